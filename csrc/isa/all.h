@@ -1,0 +1,70 @@
+/* Every kernel, for the instruction set whose lanes the including file has chosen. */
+#include "kernels.h"
+#include "simd.h"
+#include "vectormath.h"
+#include "coupling.h"
+#include "modulation.h"
+#include "kuramoto.h"
+
+static void exp_array(int64_t n, const double *x, double *y) {
+    for (int64_t i = 0; i < n; i += SPO_LANES) {
+        const int64_t count = n - i < SPO_LANES ? n - i : SPO_LANES;
+        v_store_first(y + i, v_exp(v_load_first(x + i, count)), count);
+    }
+}
+
+static void exp2_array(int64_t n, const double *x, double *y) {
+    for (int64_t i = 0; i < n; i += SPO_LANES) {
+        const int64_t count = n - i < SPO_LANES ? n - i : SPO_LANES;
+        v_store_first(y + i, v_exp2(v_load_first(x + i, count)), count);
+    }
+}
+
+static void sincos_array(int64_t n, const double *x, double *sine, double *cosine) {
+    for (int64_t i = 0; i < n; i += SPO_LANES) {
+        const int64_t count = n - i < SPO_LANES ? n - i : SPO_LANES;
+        vd s, c;
+        v_sincos(v_load_first(x + i, count), &s, &c);
+        v_store_first(sine + i, s, count);
+        v_store_first(cosine + i, c, count);
+    }
+}
+
+static void order(int64_t n, const double *theta, double *sine_sum, double *cosine_sum) {
+    vd sine = {0}, cosine = {0}, s, c;
+    const int64_t whole = n - n % SPO_LANES;
+    for (int64_t i = 0; i < whole; i += SPO_LANES) {
+        v_sincos(v_load(theta + i), &s, &c);
+        sine += s;
+        cosine += c;
+    }
+    v_sincos(v_load_first(theta + whole, n - whole), &s, &c);
+    const vi wanted = (vi)(V_IOTA < (double)(n - whole));
+    *sine_sum = v_sum(sine + v_and(s, wanted));
+    *cosine_sum = v_sum(cosine + v_and(c, wanted));
+}
+
+/* A sum that does nothing but read: the bandwidth that a pass over K is held against. */
+static double read_array(int64_t n, const double *x) {
+    vd sum[8] = {{0}};
+    int64_t i = 0;
+    for (; i + 8 * SPO_LANES <= n; i += 8 * SPO_LANES)
+        for (int k = 0; k < 8; ++k) sum[k] += v_load(x + i + k * SPO_LANES);
+    for (; i + SPO_LANES <= n; i += SPO_LANES) sum[0] += v_load(x + i);
+    for (int k = 1; k < 8; ++k) sum[0] += sum[k];
+    return v_sum(sum[0]);
+}
+
+/* n rounds of ten independent chains of multiply-adds in registers. */
+static double multiply_add(int64_t n) {
+    vd chain[10];
+    for (int k = 0; k < 10; ++k) chain[k] = v_set(k);
+    const vd a = v_set(0.999999), b = v_set(1e-6);
+    for (int64_t i = 0; i < n; ++i)
+        for (int k = 0; k < 10; ++k) chain[k] = v_fma(chain[k], a, b);
+    for (int k = 1; k < 10; ++k) chain[0] += chain[k];
+    return v_sum(chain[0]);
+}
+
+#define SPO_TABLE(NAME)                                                                                                        \
+    {NAME, exp_array, exp2_array, sincos_array, scan, symmetrise, transpose, units, scale, order, run, read_array, multiply_add, SPO_LANES}

@@ -1,0 +1,72 @@
+/* The table of kernels that each instruction set fills once. Arrays of oscillators inside a scratch are padded to SPO_PAD and
+ * aligned, so that loops over oscillators have no remainder. */
+#ifndef SPO_KERNELS_H
+#define SPO_KERNELS_H
+
+#include <math.h>
+
+#include "../include/spo_fast_core.h"
+
+#define SPO_PAD 8
+
+static inline int64_t spo_padded(int64_t n) { return (n + SPO_PAD - 1) / SPO_PAD * SPO_PAD; }
+
+/* The first address from p on that vectors of every instruction set like. */
+static inline double *spo_aligned(double *p) { return (double *)(((uintptr_t)p + 63) & ~(uintptr_t)63); }
+
+/* Where a run keeps what it needs; made from the caller's scratch by spo_run_layout (kuramoto.c). */
+typedef struct spo_run_scratch {
+    double *omega;                     /* (padded) */
+    double *theta, *next, *stage;      /* (padded): state, candidate, argument of a stage */
+    double *sine, *cosine;             /* (padded) of the last argument */
+    double *pull, *push;               /* (padded): P and Q of f = omega + cos P - sin Q + drive */
+    double *slopes;                    /* (stages, padded) */
+    double *lag_cosine, *lag_sine;     /* (n, n): K cos alpha and K sin alpha; NULL when the lag is uniform */
+    double *alpha_cosine, *alpha_sine; /* (n, n): cos alpha and sin alpha, kept only when K changes too */
+    double *modulation;                /* scratch of the modulation */
+    int32_t *traits;                   /* of K, when it is modulated */
+    double turn_cosine, turn_sine, drive_sine, drive_cosine; /* constants of the drift, set by a run */
+} spo_run_scratch;
+
+/* R and psi of n phases from the sums of their sines and cosines. */
+static inline void spo_order_from_sums(int64_t n, double sine, double cosine, double *r, double *psi) {
+    const double two_pi = 0x1.921fb54442d18p2;
+    const double length = n > 0 ? hypot(sine, cosine) / (double)n : 0.0;
+    double angle = n > 0 ? atan2(sine, cosine) : 0.0;
+    if (angle < 0) angle += two_pi;
+    *r = length > 1.0 ? 1.0 : length;
+    *psi = angle < two_pi ? angle : angle == two_pi ? 0.0 : angle;
+}
+
+typedef struct spo_kernels {
+    const char *name;
+    void (*exp)(int64_t n, const double *x, double *y);
+    void (*exp2)(int64_t n, const double *x, double *y); /* -1021 <= x <= 1023 */
+    void (*sincos)(int64_t n, const double *x, double *sine, double *cosine);
+    int32_t (*scan)(int64_t n, const double *knm, int32_t *traits);
+    void (*symmetrise)(int64_t n, const double *knm, double *out);
+    void (*transpose)(int64_t n, const double *knm, double *out);
+    int32_t (*units)(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
+                     double *scratch, double **unit);
+    void (*scale)(int64_t n, const double *source, const spo_modulation *modulation, double *unit, double *out);
+    void (*order)(int64_t n, const double *theta, double *sine_sum, double *cosine_sum);
+    int32_t (*run)(const spo_network *network, const spo_integrator *integrator, spo_state *state, int64_t n_steps,
+                   const spo_record *record, const spo_run_scratch *scratch);
+    double (*read)(int64_t n, const double *x);
+    double (*multiply_add)(int64_t n); /* ten times lanes multiply-adds, n times */
+    int32_t lanes;
+} spo_kernels;
+
+extern const spo_kernels spo_kernels_baseline;
+#if defined(__x86_64__)
+extern const spo_kernels spo_kernels_avx2;
+extern const spo_kernels spo_kernels_avx512;
+#endif
+
+/* The table in use (dispatch.c). */
+const spo_kernels *spo_kernels_in_use(void);
+
+/* Are sizes, pointers and numbers of a modulation in their ranges? (modulation.c) */
+int spo_modulation_acceptable(int64_t n, const spo_modulation *modulation);
+
+#endif

@@ -1,0 +1,215 @@
+/* Lanes of double for one instruction set: the operations that C has no portable word for. Everything else in the kernels is
+ * plain C on GNU vector types. Included once by each of baseline.c, avx2.c and avx512.c, which define SPO_LANES. */
+#ifndef SPO_LANES
+#error "include this from a file that defines SPO_LANES"
+#endif
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if SPO_LANES >= 4
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef double vd __attribute__((vector_size(8 * SPO_LANES)));
+typedef int64_t vi __attribute__((vector_size(8 * SPO_LANES)));
+typedef double vd_unaligned __attribute__((vector_size(8 * SPO_LANES), aligned(8), may_alias));
+
+INLINE vd v_load(const double *p) { return *(const vd_unaligned *)p; }
+INLINE void v_store(double *p, vd x) { *(vd_unaligned *)p = x; }
+INLINE vd v_set(double x) { return x - (vd){0}; }
+/* x, loaded once: keeps the compiler from repeating a load as a memory operand of each instruction that uses it. */
+INLINE vd v_once(vd x) {
+#if SPO_LANES == 8
+    __asm__("" : "+v"(x));
+#elif defined(__x86_64__)
+    __asm__("" : "+x"(x));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(x));
+#endif
+    return x;
+}
+
+INLINE vi v_bits(vd x) { return (vi)x; }
+INLINE vd v_and(vd x, vi mask) { return (vd)((vi)x & mask); }
+INLINE vd v_select(vi mask, vd yes, vd no) { return (vd)(((vi)yes & mask) | ((vi)no & ~mask)); }
+INLINE vd v_abs(vd x) { return (vd)((vi)x & INT64_MAX); }
+
+/* Lanes 0, 1, 2, ... */
+#if SPO_LANES == 8
+#define V_IOTA ((vd){0, 1, 2, 3, 4, 5, 6, 7})
+#elif SPO_LANES == 4
+#define V_IOTA ((vd){0, 1, 2, 3})
+#else
+#define V_IOTA ((vd){0, 1})
+#endif
+
+/* a * b + c, with one rounding where the instruction set has it. */
+INLINE vd v_fma(vd a, vd b, vd c) {
+#if SPO_LANES == 8
+    return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif SPO_LANES == 4
+    return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__aarch64__)
+    return (vd)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE vd v_sqrt(vd x) {
+#if SPO_LANES == 8
+    return (vd)_mm512_sqrt_pd((__m512d)x);
+#elif SPO_LANES == 4
+    return (vd)_mm256_sqrt_pd((__m256d)x);
+#else
+    vd y;
+    for (int lane = 0; lane < SPO_LANES; ++lane) y[lane] = sqrt(x[lane]);
+    return y;
+#endif
+}
+
+/* The larger of two; y where either is NaN. */
+INLINE vd v_max(vd x, vd y) {
+#if SPO_LANES == 8
+    return (vd)_mm512_max_pd((__m512d)x, (__m512d)y);
+#elif SPO_LANES == 4
+    return (vd)_mm256_max_pd((__m256d)x, (__m256d)y);
+#elif defined(__SSE2__)
+    return (vd)_mm_max_pd((__m128d)x, (__m128d)y);
+#else
+    return v_select(x > y, x, y);
+#endif
+}
+
+/* x where k is not zero, else +0. */
+INLINE vd v_where_nonzero(vd k, vd x) {
+#if SPO_LANES == 8
+    return (vd)_mm512_maskz_mov_pd(_mm512_cmp_pd_mask((__m512d)k, _mm512_setzero_pd(), _CMP_NEQ_UQ), (__m512d)x);
+#else
+    return v_and(x, k != (vd){0});
+#endif
+}
+
+INLINE int v_any(vi mask) {
+#if SPO_LANES == 8
+    return _mm512_movepi64_mask((__m512i)mask) != 0;
+#elif SPO_LANES == 4
+    return _mm256_movemask_pd((__m256d)mask) != 0;
+#else
+    int64_t any = 0;
+    for (int lane = 0; lane < SPO_LANES; ++lane) any |= mask[lane];
+    return any != 0;
+#endif
+}
+
+/* The first count (0 ... SPO_LANES) doubles at p, zeros behind them; memory past them is not touched. */
+INLINE vd v_load_first(const double *p, int64_t count) {
+#if SPO_LANES == 8
+    return (vd)_mm512_maskz_loadu_pd((__mmask8)((1u << count) - 1u), p);
+#elif SPO_LANES == 4
+    static const int64_t window[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
+    return (vd)_mm256_maskload_pd(p, _mm256_loadu_si256((const __m256i *)(window + 4 - count)));
+#else
+    vd x = {0};
+    if (count > 0) memcpy(&x, p, (size_t)count * sizeof(double));
+    return x;
+#endif
+}
+
+INLINE void v_store_first(double *p, vd x, int64_t count) {
+#if SPO_LANES == 8
+    _mm512_mask_storeu_pd(p, (__mmask8)((1u << count) - 1u), (__m512d)x);
+#elif SPO_LANES == 4
+    static const int64_t window[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
+    _mm256_maskstore_pd(p, _mm256_loadu_si256((const __m256i *)(window + 4 - count)), (__m256d)x);
+#else
+    if (count > 0) memcpy(p, &x, (size_t)count * sizeof(double));
+#endif
+}
+
+#if SPO_LANES >= 4
+/* The four sums over the lanes of a, b, c, d. */
+INLINE void sum_quads(__m256d a, __m256d b, __m256d c, __m256d d, double *out) {
+    const __m256d ab = _mm256_hadd_pd(a, b), cd = _mm256_hadd_pd(c, d);
+    const __m256d crossed = _mm256_permute2f128_pd(ab, cd, 0x21), straight = _mm256_blend_pd(ab, cd, 0xC);
+    _mm256_storeu_pd(out, _mm256_add_pd(crossed, straight));
+}
+#endif
+
+INLINE void v_sum4(vd a, vd b, vd c, vd d, double *out) {
+#if SPO_LANES == 8
+#define HALVES(x) _mm256_add_pd(_mm512_castpd512_pd256((__m512d)x), _mm512_extractf64x4_pd((__m512d)x, 1))
+    sum_quads(HALVES(a), HALVES(b), HALVES(c), HALVES(d), out);
+#undef HALVES
+#elif SPO_LANES == 4
+    sum_quads((__m256d)a, (__m256d)b, (__m256d)c, (__m256d)d, out);
+#else
+    out[0] = a[0] + a[1];
+    out[1] = b[0] + b[1];
+    out[2] = c[0] + c[1];
+    out[3] = d[0] + d[1];
+#endif
+}
+
+INLINE double v_sum(vd x) {
+    double out[4];
+    v_sum4(x, (vd){0}, (vd){0}, (vd){0}, out);
+    return out[0];
+}
+
+INLINE double v_largest(vd x) {
+    double largest = x[0];
+    for (int lane = 1; lane < SPO_LANES; ++lane) largest = x[lane] > largest ? x[lane] : largest;
+    return largest;
+}
+
+/* Two vectors interleaved: the step from which a square of lanes is transposed. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define V_SHUFFLE __builtin_shufflevector
+#else
+#error "the C core needs GCC 12 or newer, or Clang"
+#endif
+
+/* Transposes a square of SPO_LANES vectors in place: blocks of 1, 2 and 4 lanes change places between pairs of rows. */
+INLINE void v_transpose(vd row[SPO_LANES]) {
+#if SPO_LANES == 8
+    vd next[8];
+    for (int r = 0; r < 8; r += 2) {
+        next[r] = V_SHUFFLE(row[r], row[r + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        next[r + 1] = V_SHUFFLE(row[r], row[r + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    vd quad[8];
+    for (int r = 0; r < 8; r += 4)
+        for (int k = 0; k < 2; ++k) {
+            quad[r + k] = V_SHUFFLE(next[r + k], next[r + k + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            quad[r + k + 2] = V_SHUFFLE(next[r + k], next[r + k + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int k = 0; k < 4; ++k) {
+        row[k] = V_SHUFFLE(quad[k], quad[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        row[k + 4] = V_SHUFFLE(quad[k], quad[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+#elif SPO_LANES == 4
+    vd next[4];
+    for (int r = 0; r < 4; r += 2) {
+        next[r] = V_SHUFFLE(row[r], row[r + 1], 0, 4, 2, 6);
+        next[r + 1] = V_SHUFFLE(row[r], row[r + 1], 1, 5, 3, 7);
+    }
+    for (int k = 0; k < 2; ++k) {
+        row[k] = V_SHUFFLE(next[k], next[k + 2], 0, 1, 4, 5);
+        row[k + 2] = V_SHUFFLE(next[k], next[k + 2], 2, 3, 6, 7);
+    }
+#else
+    const vd low = V_SHUFFLE(row[0], row[1], 0, 2), high = V_SHUFFLE(row[0], row[1], 1, 3);
+    row[0] = low;
+    row[1] = high;
+#endif
+}

@@ -1,0 +1,84 @@
+/* The faces of the modulation: checks, scratch, and the order of the passes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "isa/kernels.h"
+
+/* Sizes whose squares and products could overflow are refused. */
+#define LARGEST_SIZE ((int64_t)1 << 28)
+
+int spo_modulation_acceptable(int64_t n, const spo_modulation *m) {
+    if (n < 0 || n > LARGEST_SIZE || !m) return 0;
+    if (m->n_heads < 1 || m->d_model < 2 || m->d_model > LARGEST_SIZE || m->d_model % 2 || m->d_model % m->n_heads) return 0;
+    if (m->block_size < -1 || !(m->lambda >= 0) || !isfinite(m->lambda)) return 0;
+    if (!m->w_q || !m->w_k || !m->w_v || !m->w_o || !m->temperature) return 0;
+    for (int64_t h = 0; h < m->n_heads; ++h)
+        if (!(m->temperature[h] > 0) || !isfinite(m->temperature[h])) return 0;
+    return 1;
+}
+
+int32_t spo_core_scan(int64_t n, const double *knm, int32_t *traits) { return spo_kernels_in_use()->scan(n, knm, traits); }
+
+int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation) {
+    const int64_t d_model = modulation->d_model, width = d_model / modulation->n_heads;
+    const int64_t lines = 4 * d_model * spo_padded(n); /* harmonics (later unit outputs), queries, keys, values */
+    return SPO_PAD + lines + spo_padded(modulation->n_heads) + SPO_PAD * (d_model + 2 * width);
+}
+
+int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
+                          double *scratch, double *out) {
+    const spo_kernels *kernels = spo_kernels_in_use();
+    if (n == 0) return SPO_OK;
+    const double *seen = knm, *source = knm;
+    if (!(traits & SPO_SYMMETRIC_PATTERN)) {
+        kernels->transpose(n, knm, out); /* the kernels read the mask by columns, as rows of the transpose */
+        seen = out;
+    }
+    double *unit;
+    const int32_t status = kernels->units(n, seen, traits, theta, modulation, scratch, &unit);
+    if (status != SPO_OK) return status;
+    if (modulation->lambda == 0) {
+        memcpy(out, knm, (size_t)(n * n) * sizeof(double));
+        return SPO_OK;
+    }
+    if (!(traits & SPO_EXACTLY_SYMMETRIC)) {
+        kernels->symmetrise(n, knm, out);
+        source = out;
+    }
+    kernels->scale(n, source, modulation, unit, out);
+    return SPO_OK;
+}
+
+int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
+                         double *scratch, double *square, double *factors) {
+    const spo_kernels *kernels = spo_kernels_in_use();
+    const int64_t d_model = modulation->d_model, padded = spo_padded(n);
+    if (n == 0) return SPO_OK;
+    if (!(traits & SPO_SYMMETRIC_PATTERN)) {
+        if (!square) return SPO_INVALID_ARGUMENT;
+        kernels->transpose(n, knm, square);
+        knm = square;
+    }
+    double *unit;
+    const int32_t status = kernels->units(n, knm, traits, theta, modulation, scratch, &unit);
+    if (status != SPO_OK) return status;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t e = 0; e < d_model; ++e) factors[i * d_model + e] = unit[e * padded + i];
+    return SPO_OK;
+}
+
+int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation, double *out) {
+    if (!spo_modulation_acceptable(n, modulation)) return SPO_INVALID_ARGUMENT;
+    if (n == 0) return SPO_OK;
+    if (!knm || !theta || !out) return SPO_INVALID_ARGUMENT;
+    int32_t traits = 0, status = spo_core_scan(n, knm, &traits);
+    if (status != SPO_OK) return status;
+    for (int64_t i = 0; i < n; ++i)
+        if (!isfinite(theta[i])) return SPO_NONFINITE_PHASE;
+    double *scratch = malloc((size_t)spo_core_modulation_scratch(n, modulation) * sizeof(double));
+    if (!scratch) return SPO_OUT_OF_MEMORY;
+    status = spo_core_modulate(n, knm, traits, theta, modulation, scratch, out);
+    free(scratch);
+    return status;
+}
+

@@ -1,0 +1,499 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
+"""The Cython face of the C core: plans that hold what does not change, and calls that read data pointers and run without the GIL."""
+
+cimport cython
+cimport numpy as cnp
+from libc.math cimport fmod
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc
+
+import numpy as np
+
+from spo_fast import validation
+
+cnp.import_array()
+
+
+cdef extern from "spo_fast_core.h" nogil:
+    int32_t spo_abi_version()
+    const char *spo_status_text(int32_t status)
+    int32_t spo_modulate(int64_t, const double *, const double *, const spo_modulation *, double *)
+    int32_t spo_order_parameter(int64_t, const double *, double *, double *)
+    int32_t spo_kuramoto_run(const spo_network *, const spo_integrator *, spo_state *, int64_t, const spo_record *)
+    int32_t spo_core_scan(int64_t, const double *, int32_t *)
+    int64_t spo_core_modulation_scratch(int64_t, const spo_modulation *)
+    int32_t spo_core_modulate(int64_t, const double *, int32_t, const double *, const spo_modulation *, double *, double *)
+    int32_t spo_core_factors(int64_t, const double *, int32_t, const double *, const spo_modulation *, double *, double *,
+                             double *)
+    int64_t spo_core_run_scratch(const spo_network *, int64_t)
+    int32_t spo_core_prepare(const spo_network *, int64_t, double *)
+    int32_t spo_core_run(const spo_network *, const spo_integrator *, spo_state *, int64_t, const spo_record *, double *)
+    int32_t spo_core_order_parameters(int64_t, int64_t, const double *, double *, double *)
+    void spo_core_exp(int64_t, const double *, double *)
+    void spo_core_exp2(int64_t, const double *, double *)
+    void spo_core_sincos(int64_t, const double *, double *, double *)
+    const char *spo_core_instruction_set()
+    const char *spo_core_available_instruction_set(int32_t)
+    int32_t spo_core_select_instruction_set(const char *)
+    double spo_core_measure_read(int64_t, const double *, int64_t)
+    double spo_core_measure_multiply_add()
+    enum: SPO_OK
+    enum: SPO_SYMMETRIC_PATTERN
+    enum: SPO_EULER
+    enum: SPO_RK4
+    enum: SPO_RK45
+
+
+cdef int32_t modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,
+                      double *out) noexcept nogil:
+    return spo_modulate(n, knm, theta, modulation, out)
+
+
+cdef int32_t kuramoto_run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
+                          int64_t n_steps, const spo_record *record) noexcept nogil:
+    return spo_kuramoto_run(network, integrator, state, n_steps, record)
+
+
+cdef int32_t mean_field(int64_t n, const double *theta, double *r, double *psi) noexcept nogil:
+    return spo_order_parameter(n, theta, r, psi)
+
+
+METHODS = {"euler": SPO_EULER, "rk4": SPO_RK4, "rk45": SPO_RK45}
+_IDLE_SCRATCHES = 8  # kept by a plan for its next calls: as many as threads are likely to share it
+
+cdef double TWO_PI = validation.TWO_PI
+
+
+cdef inline double *pointer(object array) noexcept:
+    """Data of an ndarray (not checked), or NULL for None."""
+    return NULL if array is None else <double *> cnp.PyArray_DATA(<cnp.ndarray> array)
+
+
+cdef inline bint is_plain(object value, int ndim) noexcept:
+    """Is this an ndarray that a kernel can read as it is: float64, native, aligned, C order?"""
+    return (cnp.PyArray_CheckExact(value)
+            and cnp.PyArray_TYPE(<cnp.ndarray> value) == cnp.NPY_DOUBLE
+            and cnp.PyArray_NDIM(<cnp.ndarray> value) == ndim
+            and cnp.PyArray_ISCARRAY_RO(<cnp.ndarray> value))
+
+
+cdef inline object coupling_of(object knm):
+    if is_plain(knm, 2) and cnp.PyArray_DIM(<cnp.ndarray> knm, 0) == cnp.PyArray_DIM(<cnp.ndarray> knm, 1):
+        return knm
+    return validation.as_coupling(knm)
+
+
+cdef inline object phases_of(object theta, int64_t n):
+    if is_plain(theta, 1) and cnp.PyArray_DIM(<cnp.ndarray> theta, 0) == n:
+        return theta
+    return validation.as_phases(theta, n)
+
+
+cdef inline object output_of(object out, int64_t n, object knm):
+    """The caller's out once it is known to be usable, or a new matrix."""
+    cdef cnp.npy_intp shape[2]
+    cdef const char *first
+    cdef const char *other
+    cdef int64_t size = n * n * <int64_t> sizeof(double)
+    if out is None:
+        shape[0] = shape[1] = n
+        return cnp.PyArray_EMPTY(2, shape, cnp.NPY_DOUBLE, 0)
+    if (is_plain(out, 2) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray> out) and is_plain(knm, 2)
+            and cnp.PyArray_DIM(<cnp.ndarray> out, 0) == n and cnp.PyArray_DIM(<cnp.ndarray> out, 1) == n):
+        first = <const char *> cnp.PyArray_DATA(<cnp.ndarray> out)
+        other = <const char *> cnp.PyArray_DATA(<cnp.ndarray> knm)
+        if first + size <= other or other + size <= first:
+            return out
+    return validation.as_output(out, n, knm)
+
+
+cdef int refuse(int32_t status, object knm, object theta) except -1:
+    """Raise the error that a status stands for, naming the entry to blame."""
+    validation.explain_coupling(knm)
+    validation.explain_nonfinite(theta=theta)
+    raise RuntimeError((<bytes> spo_status_text(status)).decode())
+
+
+@cython.final
+@cython.no_gc
+cdef class Scratch:
+    """Memory of a call in flight."""
+
+    cdef double *data
+    cdef int64_t size
+
+    def __cinit__(self, int64_t size):
+        self.data = <double *> malloc(<size_t> size * sizeof(double))
+        if not self.data:
+            raise MemoryError(f"no memory for a scratch of {size} doubles")
+        self.size = size
+
+    def __dealloc__(self):
+        free(self.data)
+
+
+@cython.final
+cdef class ModulationPlan:
+    """Modulation with fixed parameters, for any K.
+
+    Parameters
+    ----------
+    parameters : ModulationParameters
+        Checked parameters; their arrays are kept.
+    """
+
+    cdef readonly object parameters
+    cdef spo_modulation modulation
+    cdef list idle
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+        self.modulation.n_heads = parameters.n_heads
+        self.modulation.d_model = parameters.d_model
+        self.modulation.block_size = parameters.block_size
+        self.modulation.w_q = pointer(parameters.w_q)
+        self.modulation.w_k = pointer(parameters.w_k)
+        self.modulation.w_v = pointer(parameters.w_v)
+        self.modulation.w_o = pointer(parameters.w_o)
+        self.modulation.temperature = pointer(parameters.temperature)
+        self.modulation.lambda_ = parameters.lambda_
+        self.idle = []
+
+    def __reduce__(self):
+        return ModulationPlan, (self.parameters,)
+
+    cdef Scratch take(self, int64_t n):
+        cdef int64_t size = spo_core_modulation_scratch(n, &self.modulation)
+        cdef Scratch scratch
+        try:
+            scratch = <Scratch> self.idle.pop()
+        except IndexError:
+            return Scratch(size)
+        return scratch if scratch.size >= size else Scratch(size)
+
+    cdef int give(self, Scratch scratch) except -1:
+        if len(self.idle) < _IDLE_SCRATCHES:
+            self.idle.append(scratch)
+        return 0
+
+    cdef object execute(self, object knm, int32_t traits, object theta, object out):
+        """K' from scanned K; all arrays are checked but for the finiteness of theta."""
+        cdef int64_t n = cnp.PyArray_DIM(<cnp.ndarray> knm, 0)
+        cdef const double *coupling = pointer(knm)
+        cdef const double *phases = pointer(theta)
+        cdef double *result = pointer(out)
+        cdef Scratch scratch = self.take(n)
+        cdef int32_t status
+        with nogil:
+            status = spo_core_modulate(n, coupling, traits, phases, &self.modulation, scratch.data, result)
+        self.give(scratch)
+        if status != SPO_OK:
+            refuse(status, knm, theta)
+        return out
+
+    def __call__(self, knm, theta, out=None):
+        """K' of shape (N, N) for the coupling and phases; see `spo_fast.modulate`."""
+        cdef object coupling = coupling_of(knm)
+        cdef int64_t n = cnp.PyArray_DIM(<cnp.ndarray> coupling, 0)
+        cdef object phases = phases_of(theta, n)
+        out = output_of(out, n, knm)
+        cdef const double *entries = pointer(coupling)
+        cdef int32_t traits = 0
+        cdef int32_t status
+        with nogil:
+            status = spo_core_scan(n, entries, &traits)
+        if status != SPO_OK:
+            refuse(status, coupling, phases)
+        return self.execute(coupling, traits, phases, out)
+
+    def bind(self, knm):
+        """Return this modulation with a copy of K, scanned once."""
+        return BoundModulation(self, knm)
+
+
+@cython.final
+cdef class BoundModulation:
+    """A modulation with its coupling.
+
+    Parameters
+    ----------
+    plan : ModulationPlan
+        The modulation.
+    knm : array_like, shape (N, N)
+        Symmetric coupling; copied.
+    """
+
+    cdef readonly object knm
+    cdef readonly ModulationPlan plan
+    cdef int32_t traits
+    cdef int64_t n
+
+    def __init__(self, ModulationPlan plan, knm):
+        self.plan = plan
+        self.knm = np.array(validation.as_coupling(knm), dtype=np.float64, order="C", copy=True)
+        self.knm.setflags(write=False)
+        self.n = self.knm.shape[0]
+        cdef int32_t status = spo_core_scan(self.n, pointer(self.knm), &self.traits)
+        if status != SPO_OK:
+            refuse(status, self.knm, np.empty(0))
+
+    def __reduce__(self):
+        return BoundModulation, (self.plan, self.knm)
+
+    def __call__(self, theta, out=None):
+        """K' of shape (N, N) for the phases (N,)."""
+        cdef object phases = phases_of(theta, self.n)
+        return self.plan.execute(self.knm, self.traits, phases, output_of(out, self.n, self.knm))
+
+    def factors(self, theta):
+        """Unit outputs of the attention, shape (N, d)."""
+        cdef object phases = phases_of(theta, self.n)
+        cdef object result = np.empty((self.n, self.plan.modulation.d_model))
+        cdef object square = None if self.traits & SPO_SYMMETRIC_PATTERN else np.empty((self.n, self.n))
+        cdef const double *coupling = pointer(self.knm)
+        cdef const double *angles = pointer(phases)
+        cdef double *room = pointer(square)
+        cdef double *factors = pointer(result)
+        cdef Scratch scratch = self.plan.take(self.n)
+        cdef int32_t status
+        with nogil:
+            status = spo_core_factors(self.n, coupling, self.traits, angles, &self.plan.modulation, scratch.data, room,
+                                      factors)
+        self.plan.give(scratch)
+        if status != SPO_OK:
+            refuse(status, self.knm, phases)
+        return result
+
+
+@cython.final
+cdef class Integration:
+    """One trajectory being advanced, with its scratch.
+
+    Parameters
+    ----------
+    n : int
+        Number of oscillators.
+    method : {"euler", "rk4", "rk45"}
+        Integrator.
+    dt : float
+        Step; the first one for rk45.
+    atol, rtol : float
+        Tolerances of rk45.
+    """
+
+    cdef readonly object theta
+    cdef spo_network network
+    cdef spo_integrator integrator
+    cdef spo_state state
+    cdef object held  # what the pointers in network point into
+    cdef object modulated
+    cdef object plan
+    cdef Scratch scratch
+    cdef bint busy
+
+    def __init__(self, int64_t n, method, double dt, double atol, double rtol):
+        self.network.n = n
+        self.integrator.method = METHODS[method]
+        self.integrator.dt = dt
+        self.integrator.atol = atol
+        self.integrator.rtol = rtol
+        self.theta = np.zeros(n)
+        self.state.theta = pointer(self.theta)
+        self.state.dt = dt
+        self.busy = False
+
+    @property
+    def t(self):
+        """Time reached."""
+        return self.state.t
+
+    @t.setter
+    def t(self, double value):
+        self.state.t = value
+
+    @property
+    def dt(self):
+        """Step size tried next."""
+        return self.state.dt
+
+    @dt.setter
+    def dt(self, double value):
+        self.state.dt = value
+
+    @property
+    def step(self):
+        """Steps taken."""
+        return self.state.step
+
+    @step.setter
+    def step(self, int64_t value):
+        self.state.step = value
+
+    cdef int acquire(self) except -1:
+        if self.busy:
+            raise RuntimeError("this integration is being advanced by another thread")
+        self.busy = True
+        return 0
+
+    def set_network(self, network):
+        """Take K, the frequencies, lags, drive and modulation; arrays are kept by reference."""
+        cdef int64_t size
+        cdef int32_t status
+        self.acquire()
+        try:
+            self.held = (network.omega, network.knm, network.alpha)
+            self.network.omega = pointer(network.omega)
+            self.network.knm = pointer(network.knm)
+            self.network.alpha = pointer(network.alpha)
+            self.network.uniform_alpha = network.uniform_alpha
+            self.network.zeta = network.zeta
+            self.network.psi = network.psi
+            self.network.modulate_every = network.modulate_every
+            self._set_modulation(network.modulation)
+            size = spo_core_run_scratch(&self.network, self.integrator.method)
+            if self.scratch is None or self.scratch.size < size:
+                self.scratch = Scratch(size)
+            with nogil:
+                status = spo_core_prepare(&self.network, self.integrator.method, self.scratch.data)
+        finally:
+            self.busy = False
+        if status != SPO_OK:
+            refuse(status, network.knm, self.theta)
+
+    cdef int _set_modulation(self, object parameters) except -1:
+        cdef int64_t n = self.network.n
+        if parameters is None:
+            self.plan = self.modulated = None
+            self.network.modulation = NULL
+            self.state.modulated = NULL
+            return 0
+        self.plan = ModulationPlan(parameters)
+        self.network.modulation = &(<ModulationPlan> self.plan).modulation
+        if self.modulated is None:
+            self.modulated = np.empty((n, n))
+        self.state.modulated = pointer(self.modulated)
+        return 0
+
+    def start(self, theta):
+        """Begin anew at the given phases (N,), wrapped into [0, 2 pi)."""
+        cdef double[::1] phases = self.theta
+        cdef int64_t i
+        self.theta[:] = theta
+        for i in range(self.network.n):
+            phases[i] = wrapped(phases[i])
+        self.state.t = 0.0
+        self.state.step = 0
+        self.state.dt = self.integrator.dt
+
+    def advance(self, int64_t n_steps, record=None):
+        """Take `n_steps` steps without the GIL; returns a `Status`, the last good state being kept when it is not OK."""
+        cdef spo_record kept
+        cdef const spo_record *keep = NULL
+        cdef int32_t status
+        if self.scratch is None:
+            raise RuntimeError("set_network comes before advance")
+        if record is not None:
+            kept.every = record.every
+            kept.theta = pointer(record.theta)
+            kept.t = pointer(record.t)
+            kept.r = pointer(record.R)
+            kept.psi = pointer(record.psi)
+            kept.t_observe = pointer(record.t_observe)
+            keep = &kept
+        self.acquire()
+        with nogil:
+            status = spo_core_run(&self.network, &self.integrator, &self.state, n_steps, keep, self.scratch.data)
+        self.busy = False
+        return status
+
+
+cdef inline double wrapped(double x) noexcept:
+    cdef double y = fmod(x, TWO_PI)
+    if y < 0.0:
+        y += TWO_PI
+    return 0.0 if y == TWO_PI else y
+
+
+def order_parameter(theta):
+    """Order parameter and mean phase of each row of theta (T, N), a float64 array in C order: two arrays (T,)."""
+    cdef int64_t rows = theta.shape[0], n = theta.shape[1]
+    cdef object length = np.empty(rows)
+    cdef object angle = np.empty(rows)
+    cdef const double *phases = pointer(theta)
+    cdef double *r = pointer(length)
+    cdef double *psi = pointer(angle)
+    with nogil:
+        spo_core_order_parameters(rows, n, phases, r, psi)
+    return length, angle
+
+
+def abi_version():
+    """Version of the C interface."""
+    return spo_abi_version()
+
+
+def status_text(int32_t status):
+    """Text of a status code."""
+    return (<bytes> spo_status_text(status)).decode()
+
+
+def exp(double[::1] x):
+    """e^x by the kernels' own vector function, for tests."""
+    cdef double[::1] y = np.empty(x.shape[0])
+    if x.shape[0]:
+        spo_core_exp(x.shape[0], &x[0], &y[0])
+    return np.asarray(y)
+
+
+def exp2(double[::1] x):
+    """2^x for -1021 <= x <= 1023 by the kernels' own vector function, for tests."""
+    cdef double[::1] y = np.empty(x.shape[0])
+    if x.shape[0]:
+        spo_core_exp2(x.shape[0], &x[0], &y[0])
+    return np.asarray(y)
+
+
+def sincos(double[::1] x):
+    """Sine and cosine of x by the kernels' own vector function, for tests."""
+    cdef double[::1] sine = np.empty(x.shape[0])
+    cdef double[::1] cosine = np.empty(x.shape[0])
+    if x.shape[0]:
+        spo_core_sincos(x.shape[0], &x[0], &sine[0], &cosine[0])
+    return np.asarray(sine), np.asarray(cosine)
+
+
+def instruction_set():
+    """Name of the instruction set in use."""
+    return (<bytes> spo_core_instruction_set()).decode()
+
+
+def instruction_sets():
+    """Names of the instruction sets that this processor can run, fastest first."""
+    names = []
+    while spo_core_available_instruction_set(<int32_t> len(names)) != NULL:
+        names.append((<bytes> spo_core_available_instruction_set(<int32_t> len(names))).decode())
+    return names
+
+
+def select_instruction_set(name):
+    """Run the kernels of another instruction set from now on; for tests, while no kernel runs.
+
+    Raises
+    ------
+    ValueError
+        If this processor does not have it.
+    """
+    if spo_core_select_instruction_set(name.encode()) != SPO_OK:
+        raise ValueError(f"name must be one of {', '.join(instruction_sets())}, got {name!r}")
+
+
+def measure_read(const double[::1] x, int64_t repeats=10):
+    """Seconds that the fastest of `repeats` passes over x takes."""
+    return spo_core_measure_read(x.shape[0], &x[0], repeats)
+
+
+def measure_fma():
+    """Multiply-adds a second that this processor reaches on one core in registers."""
+    return spo_core_measure_multiply_add()
+
+

@@ -1,0 +1,9 @@
+"""The C core through Cython: the fastest backend where a C compiler was at hand when the package was built."""
+
+from __future__ import annotations
+
+from spo_fast._core import BoundModulation, Integration, ModulationPlan, order_parameter
+
+NAME = "cython"
+
+__all__ = ["NAME", "BoundModulation", "Integration", "ModulationPlan", "order_parameter"]
