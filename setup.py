@@ -1,7 +1,8 @@
 """Build of the C core; everything else is declared in pyproject.toml.
 
-The core is optional: where it cannot be compiled the package installs all the same, with the Numba and NumPy backends, and a
-note beside the package says why, which ``spo_fast.backends()`` repeats. ``SPO_FAST_BACKENDS=cython`` turns the failure into an error.
+The core is optional: where it cannot be compiled the package installs all the same, with the Numba and NumPy
+backends, and a note beside the package says why, which ``spo_fast.backends()`` repeats.
+``SPO_FAST_BACKENDS=cython`` turns the failure into an error.
 """
 
 import os
@@ -16,7 +17,8 @@ from setuptools.command.build_ext import build_ext
 NOTE = "_core_not_built.txt"
 SOURCES = ["csrc/status.c", "csrc/dispatch.c", "csrc/modulation.c", "csrc/kuramoto.c"]
 INSTRUCTION_SETS = ["csrc/isa/baseline.c", "csrc/isa/avx2.c", "csrc/isa/avx512.c"]
-# Products and sums are fused only where the kernels say so; errno and trap state are not observed. Nothing else is relaxed.
+# Products and sums are fused only where the kernels say so; errno and the trap state are not observed.
+# Nothing else is relaxed, and no instruction set is raised.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 
 

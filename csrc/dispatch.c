@@ -1,5 +1,5 @@
-/* Chooses the kernels that this processor runs best, once, when first needed; the environment variable SPO_FAST_INSTRUCTION_SET
- * (sse2, avx2, avx512, neon) may name a lower one. */
+/* Chooses the kernels that this processor runs best, once, when first needed; the environment variable
+ * SPO_FAST_INSTRUCTION_SET (sse2, avx2, avx512, neon) may name a lower one. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,8 @@ static const spo_kernels *available(int32_t index) {
     int32_t count = 0;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
         found[count++] = &spo_kernels_avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found[count++] = &spo_kernels_avx2;
 #endif

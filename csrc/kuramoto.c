@@ -53,17 +53,21 @@ int32_t spo_core_prepare(const spo_network *network, int64_t method, double *scr
     return network->modulation ? spo_core_scan(n, network->knm, w.traits) : SPO_OK;
 }
 
-int32_t spo_core_run(const spo_network *network, const spo_integrator *integrator, spo_state *state, int64_t n_steps,
-                     const spo_record *record, double *scratch) {
+int32_t spo_core_run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
+                     int64_t n_steps, const spo_record *record, double *scratch) {
     const spo_record nothing = {0, NULL, NULL, NULL, NULL, NULL};
     const spo_run_scratch w = spo_run_layout(network, integrator->method, scratch);
     return spo_kernels_in_use()->run(network, integrator, state, n_steps, record ? record : &nothing, &w);
 }
 
-static int acceptable(const spo_network *network, const spo_integrator *integrator, const spo_state *state, int64_t n_steps) {
-    if (!network || !integrator || !state || n_steps < 0 || network->n < 0 || network->n > ((int64_t)1 << 28)) return 0;
+static int acceptable(const spo_network *network, const spo_integrator *integrator, const spo_state *state,
+                      int64_t n_steps) {
+    if (!network || !integrator || !state || n_steps < 0 || network->n < 0 || network->n > ((int64_t)1 << 28))
+        return 0;
     if (integrator->method < SPO_EULER || integrator->method > SPO_RK45) return 0;
-    if (!(integrator->dt > 0) || !isfinite(integrator->dt) || !(integrator->atol >= 0) || !(integrator->rtol >= 0)) return 0;
+    if (!(integrator->dt > 0) || !isfinite(integrator->dt) || !(integrator->atol >= 0) ||
+        !(integrator->rtol >= 0))
+        return 0;
     if (!isfinite(network->zeta) || !isfinite(network->psi) || !isfinite(network->uniform_alpha)) return 0;
     if (network->n > 0 && (!network->omega || !network->knm || !state->theta)) return 0;
     if (!network->modulation) return 1;
@@ -71,8 +75,8 @@ static int acceptable(const spo_network *network, const spo_integrator *integrat
     return network->modulate_every >= 1 && spo_modulation_acceptable(network->n, network->modulation);
 }
 
-int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integrator, spo_state *state, int64_t n_steps,
-                         const spo_record *record) {
+int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
+                         int64_t n_steps, const spo_record *record) {
     if (!acceptable(network, integrator, state, n_steps)) return SPO_INVALID_ARGUMENT;
     double *scratch = malloc((size_t)spo_core_run_scratch(network, integrator->method) * sizeof(double));
     if (!scratch) return SPO_OUT_OF_MEMORY;

@@ -9,7 +9,9 @@
 
 int spo_modulation_acceptable(int64_t n, const spo_modulation *m) {
     if (n < 0 || n > LARGEST_SIZE || !m) return 0;
-    if (m->n_heads < 1 || m->d_model < 2 || m->d_model > LARGEST_SIZE || m->d_model % 2 || m->d_model % m->n_heads) return 0;
+    if (m->n_heads < 1 || m->d_model < 2 || m->d_model > LARGEST_SIZE || m->d_model % 2 ||
+        m->d_model % m->n_heads)
+        return 0;
     if (m->block_size < -1 || !(m->lambda >= 0) || !isfinite(m->lambda)) return 0;
     if (!m->w_q || !m->w_k || !m->w_v || !m->w_o || !m->temperature) return 0;
     for (int64_t h = 0; h < m->n_heads; ++h)
@@ -17,16 +19,19 @@ int spo_modulation_acceptable(int64_t n, const spo_modulation *m) {
     return 1;
 }
 
-int32_t spo_core_scan(int64_t n, const double *knm, int32_t *traits) { return spo_kernels_in_use()->scan(n, knm, traits); }
+int32_t spo_core_scan(int64_t n, const double *knm, int32_t *traits) {
+    return spo_kernels_in_use()->scan(n, knm, traits);
+}
 
 int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation) {
     const int64_t d_model = modulation->d_model, width = d_model / modulation->n_heads;
-    const int64_t lines = 4 * d_model * spo_padded(n); /* harmonics (later unit outputs), queries, keys, values */
+    const int64_t lines =
+        4 * d_model * spo_padded(n); /* harmonics (later unit outputs), queries, keys, values */
     return SPO_PAD + lines + spo_padded(modulation->n_heads) + SPO_PAD * (d_model + 2 * width);
 }
 
-int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
-                          double *scratch, double *out) {
+int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta,
+                          const spo_modulation *modulation, double *scratch, double *out) {
     const spo_kernels *kernels = spo_kernels_in_use();
     if (n == 0) return SPO_OK;
     const double *seen = knm, *source = knm;
@@ -49,8 +54,8 @@ int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const do
     return SPO_OK;
 }
 
-int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
-                         double *scratch, double *square, double *factors) {
+int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta,
+                         const spo_modulation *modulation, double *scratch, double *square, double *factors) {
     const spo_kernels *kernels = spo_kernels_in_use();
     const int64_t d_model = modulation->d_model, padded = spo_padded(n);
     if (n == 0) return SPO_OK;
@@ -67,7 +72,8 @@ int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const dou
     return SPO_OK;
 }
 
-int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation, double *out) {
+int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,
+                     double *out) {
     if (!spo_modulation_acceptable(n, modulation)) return SPO_INVALID_ARGUMENT;
     if (n == 0) return SPO_OK;
     if (!knm || !theta || !out) return SPO_INVALID_ARGUMENT;
@@ -81,4 +87,3 @@ int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const sp
     free(scratch);
     return status;
 }
-

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""The Cython face of the C core: plans that hold what does not change, and calls that read data pointers and run without the GIL."""
+"""The Cython face of the C core: plans that hold what does not change, and calls on data pointers without the GIL."""
 
 cimport cython
 cimport numpy as cnp
@@ -495,5 +495,3 @@ def measure_read(const double[::1] x, int64_t repeats=10):
 def measure_fma():
     """Multiply-adds a second that this processor reaches on one core in registers."""
     return spo_core_measure_multiply_add()
-
-

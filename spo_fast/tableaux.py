@@ -1,6 +1,7 @@
 """Runge–Kutta tableaux as exact ratios: one source for every language.
 
-``tools/generate_tableaux.py`` writes the C header from this file; a test compares the two and checks the order conditions.
+``tools/generate_tableaux.py`` writes the C header from this file; tests compare the two and check the order
+conditions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Compute the minimax polynomials of csrc/isa/polynomials.h at high precision (mpmath) and write that header.
 
-Run ``python tools/generate_polynomials.py`` to rewrite it, ``--check`` to compare. Each polynomial is found by the Remez
-exchange on 2^x, e^x, sin and cos with the leading terms fixed, so that exp2(0) = exp(0) = cos 0 = 1 and sin 0 = 0 exactly.
+Run ``python tools/generate_polynomials.py`` to rewrite it, ``--check`` to compare. Each polynomial is found
+by the Remez exchange on 2^x, e^x, sin and cos with the leading terms fixed, so that exp2(0) = exp(0) =
+cos 0 = 1 and sin 0 = 0 exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HEADER = Path(__file__).resolve().parent.parent / "csrc" / "isa" / "polynomials.
 
 
 def remez(f: Callable, weight: Callable, low: mp.mpf, high: mp.mpf, degree: int) -> tuple[list, mp.mpf]:
-    """Coefficients of the polynomial with the least ``max |weight * (p - f)|`` on [low, high], and that maximum."""
+    """Coefficients of the polynomial of least ``max |weight (p - f)|`` on [low, high], and its error."""
     count = degree + 2
     nodes = [(low + high) / 2 - (high - low) / 2 * mp.cos(mp.pi * k / (count - 1)) for k in range(count)]
     grid = [low + (high - low) * mp.mpf(k) / 4000 for k in range(4001)]
@@ -33,7 +34,9 @@ def remez(f: Callable, weight: Callable, low: mp.mpf, high: mp.mpf, degree: int)
             right[row] = f(x)
         solution = mp.lu_solve(system, right)
         coefficients = [solution[k] for k in range(degree + 1)]
-        error = [w * (mp.polyval(coefficients[::-1], x) - y) for x, y, w in zip(grid, values, weights, strict=True)]
+        error = [
+            w * (mp.polyval(coefficients[::-1], x) - y) for x, y, w in zip(grid, values, weights, strict=True)
+        ]
         nodes = alternating_extrema(grid, error, count)
     return coefficients, max(abs(e) for e in error)
 
@@ -66,19 +69,37 @@ def header() -> str:
     half_ln2 = mp.log(2) / 2
     quarter = (mp.pi / 4) ** 2
     ln2 = mp.log(2)
-    pieces = ["/* Made by tools/generate_polynomials.py: do not edit. Coefficients, lowest power first. */\n\n"]
+    pieces = [
+        "/* Made by tools/generate_polynomials.py: do not edit. Coefficients, lowest power first. */\n\n"
+    ]
 
-    def add(name: str, text: str, f: Callable, weight: Callable, low: mp.mpf, high: mp.mpf, degree: int) -> None:
+    def add(
+        name: str, text: str, f: Callable, weight: Callable, low: mp.mpf, high: mp.mpf, degree: int
+    ) -> None:
         coefficients, error = remez(f, weight, low, high, degree)
         pieces.append(table(name, f"{text}; relative error {mp.nstr(error, 2)}", coefficients))
 
     def slope(x: mp.mpf, rate: mp.mpf) -> mp.mpf:
         return rate if abs(x) < tiny else mp.expm1(rate * x) / x
 
-    add("SPO_EXP2", "(2^r - 1) / r on |r| <= 1/2", lambda x: slope(x, ln2),
-        lambda x: abs(x) * mp.power(2, -x) + tiny, mp.mpf(-0.5), mp.mpf(0.5), 10)
-    add("SPO_EXP", "(e^r - 1) / r on |r| <= ln(2) / 2", lambda x: slope(x, mp.mpf(1)),
-        lambda x: abs(x) * mp.exp(-x) + tiny, -half_ln2, half_ln2, 10)
+    add(
+        "SPO_EXP2",
+        "(2^r - 1) / r on |r| <= 1/2",
+        lambda x: slope(x, ln2),
+        lambda x: abs(x) * mp.power(2, -x) + tiny,
+        mp.mpf(-0.5),
+        mp.mpf(0.5),
+        10,
+    )
+    add(
+        "SPO_EXP",
+        "(e^r - 1) / r on |r| <= ln(2) / 2",
+        lambda x: slope(x, mp.mpf(1)),
+        lambda x: abs(x) * mp.exp(-x) + tiny,
+        -half_ln2,
+        half_ln2,
+        10,
+    )
 
     def sine(z: mp.mpf) -> mp.mpf:
         r = mp.sqrt(z)
@@ -87,8 +108,24 @@ def header() -> str:
     def cosine(z: mp.mpf) -> mp.mpf:
         return mp.mpf(1) / 24 - z / 720 if z < tiny else (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2
 
-    add("SPO_SIN", "(sin r - r) / r^3 in z = r^2, |r| <= pi / 4", sine, lambda z: z + tiny, mp.mpf(0), quarter, 5)
-    add("SPO_COS", "(cos r - 1 + r^2 / 2) / r^4 in z = r^2, |r| <= pi / 4", cosine, lambda z: z**2 + tiny, mp.mpf(0), quarter, 5)
+    add(
+        "SPO_SIN",
+        "(sin r - r) / r^3 in z = r^2, |r| <= pi / 4",
+        sine,
+        lambda z: z + tiny,
+        mp.mpf(0),
+        quarter,
+        5,
+    )
+    add(
+        "SPO_COS",
+        "(cos r - 1 + r^2 / 2) / r^4 in z = r^2, |r| <= pi / 4",
+        cosine,
+        lambda z: z**2 + tiny,
+        mp.mpf(0),
+        quarter,
+        5,
+    )
     return "".join(pieces)
 
 

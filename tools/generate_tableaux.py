@@ -21,7 +21,7 @@ def load_tableaux() -> dict:
 
 def ratio(value) -> str:
     """A ratio as a C expression that the compiler rounds once."""
-    return "0" if value == 0 else f"{value.numerator}.0 / {value.denominator}" if value.denominator != 1 else f"{value.numerator}"
+    return f"{value.numerator}.0 / {value.denominator}" if value.denominator != 1 else str(value.numerator)
 
 
 def numbers(values) -> str:
@@ -32,7 +32,7 @@ def numbers(values) -> str:
 def header() -> str:
     """The text of tableaux.h."""
     lines = [
-        "/* Made by tools/generate_tableaux.py: do not edit. Explicit Runge-Kutta methods, indexed by enum spo_method. */",
+        "/* Made by tools/generate_tableaux.py: do not edit. Runge-Kutta methods, by enum spo_method. */",
         "",
         "#define SPO_MAX_STAGES 7",
         "",
@@ -40,7 +40,7 @@ def header() -> str:
         "    int stages;",
         "    double a[SPO_MAX_STAGES][SPO_MAX_STAGES]; /* strictly lower triangle */",
         "    double b[SPO_MAX_STAGES];                 /* weights of the solution */",
-        "    double error[SPO_MAX_STAGES];             /* weights of solution - embedded solution; zeros without one */",
+        "    double error[SPO_MAX_STAGES];             /* those of solution - embedded solution */",
         "} spo_tableau;",
         "",
         "static const spo_tableau spo_tableaux[] = {",

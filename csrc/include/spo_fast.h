@@ -1,13 +1,13 @@
 /* spo_fast.h - the portable law: what a library of every language exports.
  *
- * Plain C types, 64-bit sizes, inputs that are never written to, outputs owned by the caller, a status as result. A matrix is
- * row-major; oscillator i is pulled by row i of its coupling matrix:
+ * Plain C types, 64-bit sizes, inputs that are never written to, outputs owned by the caller, a status as
+ * result. A matrix is row-major; oscillator i is pulled by row i of its coupling matrix:
  *
  *   d theta_i / dt = omega_i + sum_j K_ij sin(theta_j - theta_i - alpha_ij) + zeta sin(psi - theta_i)
  *
- * Phases are radians, frequencies radians per time unit. No function prints, aborts, keeps a pointer or changes the
- * floating-point mode. Every function may be called from several threads at once as long as their outputs are distinct.
- * SPO_ABI_VERSION grows whenever anything below changes. BSD-3-Clause.
+ * Phases are radians, frequencies radians per time unit. No function prints, aborts, keeps a pointer or
+ * changes the floating-point mode. Every function may be called from several threads at once as long as their
+ * outputs are distinct. SPO_ABI_VERSION grows whenever anything below changes. BSD-3-Clause.
  */
 #ifndef SPO_FAST_H
 #define SPO_FAST_H
@@ -23,7 +23,7 @@ extern "C" {
 /* Numbers are never reused. */
 enum spo_status {
     SPO_OK = 0,
-    SPO_INVALID_ARGUMENT = 1,    /* a size, method or number out of its range, or a pointer that must not be NULL */
+    SPO_INVALID_ARGUMENT = 1,    /* a number out of its range, or a pointer that must not be NULL */
     SPO_OUT_OF_MEMORY = 2,       /* nothing was written */
     SPO_NONFINITE_COUPLING = 3,  /* NaN or infinity in K */
     SPO_ASYMMETRIC_COUPLING = 4, /* |K_ij - K_ji| > 1e-12 (1 + min(|K_ij|, |K_ji|)) */
@@ -70,7 +70,8 @@ typedef struct spo_integrator {
     double rtol;    /* SPO_RK45 only */
 } spo_integrator;
 
-/* The state of a run, taken and given back, so that a run may be cut into pieces that end in the same bits. */
+/* The state of a run, taken and given back, so that a run may be cut into pieces that end in the same bits.
+ */
 typedef struct spo_state {
     double *theta;     /* (n), wrapped into [0, 2 pi) on entry and after each step */
     double *modulated; /* (n, n): K' in force between two calls; NULL without modulation */
@@ -81,7 +82,8 @@ typedef struct spo_state {
 
 /* What is kept. NULL: not kept. Index s describes the state at step s, counted like spo_state.step. */
 typedef struct spo_record {
-    int64_t every;     /* theta and t keep the states at steps that this number divides, after the first; 0: none */
+    int64_t
+        every; /* theta and t keep the states at steps that this number divides, after the first; 0: none */
     double *theta;     /* row s / every of (rows, n) */
     double *t;         /* (rows) */
     double *r;         /* order parameter, in [0, 1] */
@@ -96,16 +98,17 @@ const char *spo_backend_name(void);
 /* The one source of the texts; "unknown status" for numbers that are not in the enumeration. */
 const char *spo_status_text(int32_t status);
 
-/* out (n, n) = K' = K with each unmasked pair scaled by 1 + lambda a_ij; out may not overlap knm. O(n^2 d_model). Nothing is
- * written to out unless K and theta are acceptable. */
-int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation, double *out);
+/* out (n, n) = K' = K with each unmasked pair scaled by 1 + lambda a_ij; out may not overlap knm. O(n^2
+ * d_model). Nothing is written to out unless K and theta are acceptable. */
+int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,
+                     double *out);
 
 /* r = |mean exp(i theta)|, psi = its argument; both 0 when n is 0. */
 int32_t spo_order_parameter(int64_t n, const double *theta, double *r, double *psi);
 
 /* Advances state by n_steps; record may be NULL. With modulation, K must be symmetric. O(n^2) a stage. */
-int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integrator, spo_state *state, int64_t n_steps,
-                         const spo_record *record);
+int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
+                         int64_t n_steps, const spo_record *record);
 
 #ifdef __cplusplus
 }

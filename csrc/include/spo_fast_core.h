@@ -1,5 +1,5 @@
-/* spo_fast_core.h - what only the C core offers: pieces of the portable functions with the caller's own scratch, so that a
- * plan scans K once and execution allocates nothing. BSD-3-Clause. */
+/* spo_fast_core.h - what only the C core offers: pieces of the portable functions with the caller's own
+ * scratch, so that a plan scans K once and execution allocates nothing. BSD-3-Clause. */
 #ifndef SPO_FAST_CORE_H
 #define SPO_FAST_CORE_H
 
@@ -16,19 +16,21 @@ enum spo_coupling_traits {
     SPO_SYMMETRIC_PATTERN = 4  /* K_ij == 0 exactly where K_ji == 0 */
 };
 
-/* Finite, symmetric within 1e-12, diagonal zero within 1e-12? Writes the traits when all three hold. One pass, O(n^2). */
+/* Finite, symmetric within 1e-12, diagonal zero within 1e-12? Writes the traits when all three hold. One
+ * pass, O(n^2). */
 int32_t spo_core_scan(int64_t n, const double *knm, int32_t *traits);
 
 /* Doubles of scratch that spo_core_units and spo_core_modulate need. */
 int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation);
 
 /* K' into out, K already scanned; scratch of spo_core_modulation_scratch doubles, any alignment. */
-int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
-                          double *scratch, double *out);
+int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta,
+                          const spo_modulation *modulation, double *scratch, double *out);
 
-/* The unit outputs (n, d_model) of the attention. square is (n, n) scratch, needed only without SPO_SYMMETRIC_PATTERN. */
-int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
-                         double *scratch, double *square, double *factors);
+/* The unit outputs (n, d_model) of the attention. square is (n, n) scratch, needed only without
+ * SPO_SYMMETRIC_PATTERN. */
+int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta,
+                         const spo_modulation *modulation, double *scratch, double *square, double *factors);
 
 /* Doubles of scratch that spo_core_run needs for this network and method. */
 int64_t spo_core_run_scratch(const spo_network *network, int64_t method);
@@ -37,8 +39,8 @@ int64_t spo_core_run_scratch(const spo_network *network, int64_t method);
 int32_t spo_core_prepare(const spo_network *network, int64_t method, double *scratch);
 
 /* spo_kuramoto_run on prepared scratch. */
-int32_t spo_core_run(const spo_network *network, const spo_integrator *integrator, spo_state *state, int64_t n_steps,
-                     const spo_record *record, double *scratch);
+int32_t spo_core_run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
+                     int64_t n_steps, const spo_record *record, double *scratch);
 
 /* Order parameter of each row of theta (rows, n). */
 int32_t spo_core_order_parameters(int64_t rows, int64_t n, const double *theta, double *r, double *psi);
@@ -48,13 +50,15 @@ void spo_core_exp(int64_t n, const double *x, double *y);
 void spo_core_exp2(int64_t n, const double *x, double *y); /* -1021 <= x <= 1023 */
 void spo_core_sincos(int64_t n, const double *x, double *sine, double *cosine);
 
-/* Instruction sets: the one in use, the k-th of those this processor can run (NULL past the last), and a switch for tests.
- * The fastest is chosen when first needed. The switch is not meant for use while another thread is inside a kernel. */
+/* Instruction sets: the one in use, the k-th of those this processor can run (NULL past the last), and a
+ * switch for tests. The fastest is chosen when first needed. The switch is not meant for use while another
+ * thread is inside a kernel. */
 const char *spo_core_instruction_set(void);
 const char *spo_core_available_instruction_set(int32_t index);
 int32_t spo_core_select_instruction_set(const char *name);
 
-/* Limits of this machine, for benchmarks: seconds for the fastest of repeats passes over n doubles, and multiply-adds a second. */
+/* Limits of this machine, for benchmarks: seconds for the fastest of repeats passes over n doubles, and
+ * multiply-adds a second. */
 double spo_core_measure_read(int64_t n, const double *x, int64_t repeats);
 double spo_core_measure_multiply_add(void);
 

@@ -66,5 +66,6 @@ static double multiply_add(int64_t n) {
     return v_sum(chain[0]);
 }
 
-#define SPO_TABLE(NAME)                                                                                                        \
-    {NAME, exp_array, exp2_array, sincos_array, scan, symmetrise, transpose, units, scale, order, run, read_array, multiply_add, SPO_LANES}
+#define SPO_TABLE(NAME)                                                                                      \
+    {NAME,  exp_array, exp2_array, sincos_array, scan,       symmetrise,   transpose,                        \
+     units, scale,     order,      run,          read_array, multiply_add, SPO_LANES}

@@ -1,4 +1,5 @@
-/* Four lanes: AVX2 and FMA. Only functions of this file may use them; they run after a check of the processor (dispatch.c). */
+/* Four lanes: AVX2 and FMA. Only functions of this file may use them; they run after a check of the processor
+ * (dispatch.c). */
 #if defined(__x86_64__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)

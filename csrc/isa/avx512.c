@@ -1,7 +1,9 @@
-/* Eight lanes: AVX-512 F and DQ. Only functions of this file may use them; they run after a check of the processor (dispatch.c). */
+/* Eight lanes: AVX-512 F and DQ. Only functions of this file may use them; they run after a check of the
+ * processor (dispatch.c). */
 #if defined(__x86_64__)
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx2,fma"))),                  \
+                             apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma")
 #pragma GCC diagnostic ignored "-Wpsabi"

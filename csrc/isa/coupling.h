@@ -1,5 +1,5 @@
-/* Passes over a coupling matrix: what it is (scan), its symmetric part, its transpose. All walk pairs of square tiles, (I, J) and
- * (J, I), so that both are read along rows; a tile is one square of lanes. */
+/* Passes over a coupling matrix: what it is (scan), its symmetric part, its transpose. All walk pairs of
+ * square tiles, (I, J) and (J, I), so that both are read along rows; a tile is one square of lanes. */
 
 /* -1 in every lane but one: row l, from offdiagonal + SPO_LANES - l, is 0 in lane l. */
 static const int64_t offdiagonal[2 * SPO_LANES] = {
@@ -8,7 +8,10 @@ static const int64_t offdiagonal[2 * SPO_LANES] = {
 #elif SPO_LANES == 4
     -1, -1, -1, -1, 0, -1, -1, -1,
 #else
-    -1, -1, 0, -1,
+    -1,
+    -1,
+    0,
+    -1,
 #endif
 };
 
@@ -18,7 +21,7 @@ INLINE vi v_but_lane(int64_t lane) {
     return mask;
 }
 
-/* Entries K_ij and K_ji count as equal when they differ by no more than this, absolute and relative: CONTRACT of symmetry. */
+/* Entries K_ij and K_ji count as equal when they differ by no more than this, absolute and relative. */
 #define SYMMETRY_TOLERANCE 1e-12
 
 /* Which of the three promises a refused matrix breaks; in their order, for one number is reported. */
@@ -28,55 +31,84 @@ static __attribute__((noinline)) int32_t coupling_fault(int64_t n, const double 
     for (int64_t i = 0; i < n; ++i)
         for (int64_t j = 0; j < i; ++j) {
             const double a = knm[i * n + j], b = knm[j * n + i];
-            if (!(fabs(a - b) <= SYMMETRY_TOLERANCE * (1 + fmin(fabs(a), fabs(b))))) return SPO_ASYMMETRIC_COUPLING;
+            if (!(fabs(a - b) <= SYMMETRY_TOLERANCE * (1 + fmin(fabs(a), fabs(b)))))
+                return SPO_ASYMMETRIC_COUPLING;
         }
     return SPO_NONZERO_DIAGONAL;
 }
 
-typedef struct {
-    vi fault, differs, zero, one_sided; /* -1 in a lane that saw one */
-} pair_findings;
-
-INLINE void compare_pairs(vd a, vd b, vi wanted, pair_findings *found) {
-    const vd size_a = v_abs(a), size_b = v_abs(b);
-    const vd tolerance = SYMMETRY_TOLERANCE * (1.0 + v_select(size_a < size_b, size_a, size_b));
-    const vi zero_a = (vi)(a == 0.0), zero_b = (vi)(b == 0.0);
-    found->fault |= ~(vi)(v_abs(a - b) <= tolerance);
-    found->differs |= (vi)(a != b);
-    found->zero |= (zero_a | zero_b) & wanted;
-    found->one_sided |= zero_a ^ zero_b;
+/* Square (J, I) of lanes, transposed: row r lies against row i + r, columns j ..., of square (I, J). */
+INLINE void load_mirror(int64_t n, const double *knm, int64_t i, int64_t j, vd mirror[SPO_LANES]) {
+    for (int r = 0; r < SPO_LANES; ++r) mirror[r] = v_load(knm + (j + r) * n + i);
+    v_transpose(mirror);
 }
 
-static int32_t scan(int64_t n, const double *knm, int32_t *traits) {
+/* The common case: equal to its transpose bit for bit, and finite. One pass; tells whether an edge is
+ * missing. */
+static int scan_exact(int64_t n, const double *knm, int *missing) {
     const vi all = (vi)((vd){0} == 0.0);
-    pair_findings found = {{0}, {0}, {0}, {0}};
+    vi differs = {0}, zero = {0};
+    vd excess = {0};
     const int64_t whole = n - n % SPO_LANES;
     for (int64_t i = 0; i < whole; i += SPO_LANES)
         for (int64_t j = i; j < whole; j += SPO_LANES) {
             vd mirror[SPO_LANES];
-            for (int r = 0; r < SPO_LANES; ++r) mirror[r] = v_load(knm + (j + r) * n + i);
-            v_transpose(mirror);
-            for (int r = 0; r < SPO_LANES; ++r)
-                compare_pairs(v_load(knm + (i + r) * n + j), mirror[r], i == j ? v_but_lane(r) : all, &found);
+            load_mirror(n, knm, i, j, mirror);
+            for (int r = 0; r < SPO_LANES; ++r) {
+                const vd a = v_load(knm + (i + r) * n + j);
+                differs |= v_bits(a) ^ v_bits(mirror[r]);
+                zero |= (vi)(a == 0.0) & (i == j ? v_but_lane(r) : all);
+                excess += a - a;
+            }
         }
+    int different = v_any(differs != 0), absent = v_any(zero);
     for (int64_t i = whole; i < n; ++i)
-        for (int64_t j = 0; j < i; ++j) compare_pairs(v_set(knm[i * n + j]), v_set(knm[j * n + i]), all, &found);
-    int fault = v_any(found.fault);
-    for (int64_t i = 0; i < n; ++i) fault |= !(fabs(knm[i * n + i]) <= SYMMETRY_TOLERANCE);
-    if (fault) return coupling_fault(n, knm);
-    *traits = (v_any(found.differs) ? 0 : SPO_EXACTLY_SYMMETRIC) | (v_any(found.zero) ? 0 : SPO_ALL_EDGES) |
-              (v_any(found.one_sided) ? 0 : SPO_SYMMETRIC_PATTERN);
+        for (int64_t j = 0; j < i; ++j) {
+            const double a = knm[i * n + j];
+            different |= a != knm[j * n + i];
+            absent |= a == 0.0;
+            excess += v_set(a - a);
+        }
+    *missing = absent;
+    return !different && !v_any(excess != 0.0);
+}
+
+typedef struct {
+    int fault, differs, zero, one_sided;
+} pair_findings;
+
+/* Any other matrix, pair by pair. */
+static pair_findings scan_pairs(int64_t n, const double *knm) {
+    pair_findings found = {0, 0, 0, 0};
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < i; ++j) {
+            const double a = knm[i * n + j], b = knm[j * n + i];
+            found.fault |= !(fabs(a - b) <= SYMMETRY_TOLERANCE * (1 + fmin(fabs(a), fabs(b))));
+            found.differs |= a != b;
+            found.zero |= a == 0.0 || b == 0.0;
+            found.one_sided |= (a == 0.0) != (b == 0.0);
+        }
+    return found;
+}
+
+static int32_t scan(int64_t n, const double *knm, int32_t *traits) {
+    pair_findings found = {0, 0, 0, 0};
+    if (!scan_exact(n, knm, &found.zero)) found = scan_pairs(n, knm);
+    for (int64_t i = 0; i < n; ++i) found.fault |= !(fabs(knm[i * n + i]) <= SYMMETRY_TOLERANCE);
+    if (found.fault) return coupling_fault(n, knm);
+    *traits = (found.differs ? 0 : SPO_EXACTLY_SYMMETRIC) | (found.zero ? 0 : SPO_ALL_EDGES) |
+              (found.one_sided ? 0 : SPO_SYMMETRIC_PATTERN);
     return SPO_OK;
 }
 
 /* out = (1 - weight) K + weight K^T for weight 1/2 or 1. */
-INLINE void mix_with_transpose(int64_t n, const double *knm, double *out, const double keep, const double weight) {
+INLINE void mix_with_transpose(int64_t n, const double *knm, double *out, const double keep,
+                               const double weight) {
     const int64_t whole = n - n % SPO_LANES;
     for (int64_t i = 0; i < whole; i += SPO_LANES)
         for (int64_t j = 0; j < whole; j += SPO_LANES) {
             vd mirror[SPO_LANES];
-            for (int r = 0; r < SPO_LANES; ++r) mirror[r] = v_load(knm + (j + r) * n + i);
-            v_transpose(mirror);
+            load_mirror(n, knm, i, j, mirror);
             for (int r = 0; r < SPO_LANES; ++r)
                 v_store(out + (i + r) * n + j, keep * v_load(knm + (i + r) * n + j) + weight * mirror[r]);
         }
@@ -85,6 +117,10 @@ INLINE void mix_with_transpose(int64_t n, const double *knm, double *out, const 
             out[i * n + j] = keep * knm[i * n + j] + weight * knm[j * n + i];
 }
 
-static void symmetrise(int64_t n, const double *knm, double *out) { mix_with_transpose(n, knm, out, 0.5, 0.5); }
+static void symmetrise(int64_t n, const double *knm, double *out) {
+    mix_with_transpose(n, knm, out, 0.5, 0.5);
+}
 
-static void transpose(int64_t n, const double *knm, double *out) { mix_with_transpose(n, knm, out, 0.0, 1.0); }
+static void transpose(int64_t n, const double *knm, double *out) {
+    mix_with_transpose(n, knm, out, 0.0, 1.0);
+}

@@ -1,5 +1,5 @@
-/* The table of kernels that each instruction set fills once. Arrays of oscillators inside a scratch are padded to SPO_PAD and
- * aligned, so that loops over oscillators have no remainder. */
+/* The table of kernels that each instruction set fills once. Arrays of oscillators inside a scratch are
+ * padded to SPO_PAD and aligned, so that loops over oscillators have no remainder. */
 #ifndef SPO_KERNELS_H
 #define SPO_KERNELS_H
 
@@ -46,12 +46,13 @@ typedef struct spo_kernels {
     int32_t (*scan)(int64_t n, const double *knm, int32_t *traits);
     void (*symmetrise)(int64_t n, const double *knm, double *out);
     void (*transpose)(int64_t n, const double *knm, double *out);
-    int32_t (*units)(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
-                     double *scratch, double **unit);
-    void (*scale)(int64_t n, const double *source, const spo_modulation *modulation, double *unit, double *out);
+    int32_t (*units)(int64_t n, const double *knm, int32_t traits, const double *theta,
+                     const spo_modulation *modulation, double *scratch, double **unit);
+    void (*scale)(int64_t n, const double *source, const spo_modulation *modulation, double *unit,
+                  double *out);
     void (*order)(int64_t n, const double *theta, double *sine_sum, double *cosine_sum);
-    int32_t (*run)(const spo_network *network, const spo_integrator *integrator, spo_state *state, int64_t n_steps,
-                   const spo_record *record, const spo_run_scratch *scratch);
+    int32_t (*run)(const spo_network *network, const spo_integrator *integrator, spo_state *state,
+                   int64_t n_steps, const spo_record *record, const spo_run_scratch *scratch);
     double (*read)(int64_t n, const double *x);
     double (*multiply_add)(int64_t n); /* ten times lanes multiply-adds, n times */
     int32_t lanes;

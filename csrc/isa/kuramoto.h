@@ -1,6 +1,7 @@
 /* The Kuramoto-Sakaguchi drift without a sine per pair, and the loop that integrates it.
  *
- * sin(theta_j - theta_i - alpha_ij) is a sum of products of functions of i and of j, so with s = sin theta, c = cos theta
+ * sin(theta_j - theta_i - alpha_ij) is a sum of products of functions of i and of j, so with s = sin theta, c
+ * = cos theta
  *
  *   f_i = omega_i + cos theta_i P_i - sin theta_i Q_i + zeta sin(psi - theta_i)
  *   uniform lag a:  S = K s, C = K c;  P = S cos a - C sin a,  Q = C cos a + S sin a
@@ -10,7 +11,8 @@
 
 #define TWO_PI 0x1.921fb54442d18p2
 #define INVERSE_TWO_PI 0x1.45f306dc9c883p-3
-/* Up to here floor(x / 2 pi) is exact to the last unit, which the fix-ups of wrap mend; farther goes to fmod. */
+/* Up to here floor(x / 2 pi) is exact to the last unit, which the fix-ups of wrap mend; farther goes to fmod.
+ */
 #define WRAP_LIMIT 0x1p30
 
 /* x modulo 2 pi into [0, 2 pi); a result that rounds to 2 pi becomes 0. NaN for what is not finite. */
@@ -32,10 +34,11 @@ INLINE vd v_wrap(vd x) {
     return y;
 }
 
-/* Four rows at a time of two matrix-vector products with one matrix (lag 0) or of four with two (lag 1): P and Q above, for the
- * uniform lag before its rotation. K is read once, and each load of s and c serves four rows. */
-INLINE void pull_rows(int64_t n, const int rows, const int lag, const double *k, const double *l, const double *s, const double *c,
-                      double *pull, double *push) {
+/* Four rows at a time of two matrix-vector products with one matrix (lag 0) or of four with two (lag 1): P
+ * and Q above, for the uniform lag before its rotation. K is read once, and each load of s and c serves four
+ * rows. */
+INLINE void pull_rows(int64_t n, const int rows, const int lag, const double *k, const double *l,
+                      const double *s, const double *c, double *pull, double *push) {
     vd p[4] = {{0}, {0}, {0}, {0}}, q[4] = {{0}, {0}, {0}, {0}};
     const int64_t whole = n - n % SPO_LANES;
     for (int64_t j = 0; j < whole; j += SPO_LANES) {
@@ -73,14 +76,15 @@ INLINE void pull_rows(int64_t n, const int rows, const int lag, const double *k,
     }
 }
 
-INLINE void pull_all(int64_t n, const int lag, const double *k, const double *l, const double *s, const double *c, double *pull,
-                     double *push) {
+INLINE void pull_all(int64_t n, const int lag, const double *k, const double *l, const double *s,
+                     const double *c, double *pull, double *push) {
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) pull_rows(n, 4, lag, k + i * n, lag ? l + i * n : l, s, c, pull + i, push + i);
     for (; i < n; ++i) pull_rows(n, 1, lag, k + i * n, lag ? l + i * n : l, s, c, pull + i, push + i);
 }
 
-/* sin and cos of padded phases; zeros behind the n-th, so that sums over whole vectors are sums over oscillators. */
+/* sin and cos of padded phases; zeros behind the n-th, so that sums over whole vectors are sums over
+ * oscillators. */
 static void sincos_padded(int64_t n, const double *theta, double *sine, double *cosine) {
     const int64_t padded = spo_padded(n);
     for (int64_t i = 0; i < padded; i += SPO_LANES) {
@@ -109,18 +113,20 @@ static void drift(const spo_network *network, const double *knm, const spo_run_s
 }
 
 /* y = theta + dt sum_j weight_j slope_j over padded oscillators. */
-INLINE vd combine(const double *theta, double dt, const double *weight, int count, const double *slopes, int64_t padded, int64_t i) {
+INLINE vd combine(const double *theta, double dt, const double *weight, int count, const double *slopes,
+                  int64_t padded, int64_t i) {
     vd sum = {0};
     for (int j = 0; j < count; ++j)
         if (weight[j] != 0) sum = v_fma(v_load(slopes + j * padded + i), v_set(weight[j]), sum);
     return v_fma(sum, v_set(dt), v_load(theta + i));
 }
 
-/* Stages 2 ... of the method from the first slope; leaves y, wrapped, in w->next. Not finite: returns 1. For a method with an
- * error estimate the last stage is taken at the wrapped y, so that its slope is, bit for bit, the first one of the next step;
- * *error is then the largest error in units of the tolerance (NaN or infinity when it cannot be told). */
-static int attempt(const spo_network *network, const spo_integrator *integrator, const double *knm, const spo_run_scratch *w,
-                   double dt, double *error) {
+/* Stages 2 ... of the method from the first slope; leaves y, wrapped, in w->next. Not finite: returns 1. For
+ * a method with an error estimate the last stage is taken at the wrapped y, so that its slope is, bit for
+ * bit, the first one of the next step; *error is then the largest error in units of the tolerance (NaN or
+ * infinity when it cannot be told). */
+static int attempt(const spo_network *network, const spo_integrator *integrator, const double *knm,
+                   const spo_run_scratch *w, double dt, double *error) {
     const spo_tableau *method = &spo_tableaux[integrator->method];
     const int64_t n = network->n, padded = spo_padded(n);
     const int adaptive = integrator->method == SPO_RK45, inner = method->stages - adaptive;
@@ -157,14 +163,15 @@ static int attempt(const spo_network *network, const spo_integrator *integrator,
 
 /* The controller of the adaptive step. */
 #define SAFETY 0.9
-#define GROWTH_LIMIT 5.0  /* of one step */
-#define SHRINK_LIMIT 0.2  /* of one failed attempt */
-#define STEP_LIMIT 10.0   /* of any step, in units of the first */
-#define MAX_ATTEMPTS 4    /* the last one is taken whatever its error */
+#define GROWTH_LIMIT 5.0 /* of one step */
+#define SHRINK_LIMIT 0.2 /* of one failed attempt */
+#define STEP_LIMIT 10.0  /* of any step, in units of the first */
+#define MAX_ATTEMPTS 4   /* the last one is taken whatever its error */
 
-/* One adaptive step from the first slope: *taken is the step size used, *dt the one to try next. Not finite: returns 1. */
-static int adaptive_step(const spo_network *network, const spo_integrator *integrator, const double *knm, const spo_run_scratch *w,
-                         double *dt, double *taken) {
+/* One adaptive step from the first slope: *taken is the step size used, *dt the one to try next. Not finite:
+ * returns 1. */
+static int adaptive_step(const spo_network *network, const spo_integrator *integrator, const double *knm,
+                         const spo_run_scratch *w, double *dt, double *taken) {
     for (int attempts = 1;; ++attempts) {
         double error = 0;
         *taken = *dt;
@@ -180,7 +187,8 @@ static int adaptive_step(const spo_network *network, const spo_integrator *integ
 }
 
 /* Sums over a state from its sine and cosine. */
-static void observe(const spo_record *record, const spo_state *state, int64_t n, const double *sine, const double *cosine) {
+static void observe(const spo_record *record, const spo_state *state, int64_t n, const double *sine,
+                    const double *cosine) {
     if (record->t_observe) record->t_observe[state->step] = state->t;
     if (!record->r && !record->psi) return;
     vd s = {0}, c = {0};
@@ -205,13 +213,14 @@ static void apply_lags(int64_t n, const double *modulated, const spo_run_scratch
 
 /* K' of the present state. */
 static int32_t modulate_state(const spo_network *network, spo_state *state, const spo_run_scratch *w) {
-    const int32_t status = spo_core_modulate(network->n, network->knm, *w->traits, w->theta, network->modulation, w->modulation,
-                                             state->modulated);
+    const int32_t status = spo_core_modulate(network->n, network->knm, *w->traits, w->theta,
+                                             network->modulation, w->modulation, state->modulated);
     if (status == SPO_OK) apply_lags(network->n, state->modulated, w);
     return status;
 }
 
-/* The constants of the drift: the turn of a uniform lag, and zeta sin(psi - theta) = drive_sine cos theta - drive_cosine sin theta. */
+/* The constants of the drift: the turn of a uniform lag, and zeta sin(psi - theta) = drive_sine cos theta -
+ * drive_cosine sin theta. */
 static void set_constants(const spo_network *network, spo_run_scratch *w) {
     w->turn_cosine = network->alpha ? 1.0 : cos(network->uniform_alpha);
     w->turn_sine = network->alpha ? 0.0 : sin(network->uniform_alpha);
@@ -219,8 +228,8 @@ static void set_constants(const spo_network *network, spo_run_scratch *w) {
     w->drive_cosine = network->zeta * cos(network->psi);
 }
 
-static int32_t run(const spo_network *network, const spo_integrator *integrator, spo_state *state, int64_t n_steps,
-                   const spo_record *record, const spo_run_scratch *scratch) {
+static int32_t run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
+                   int64_t n_steps, const spo_record *record, const spo_run_scratch *scratch) {
     spo_run_scratch w = *scratch;
     const int64_t n = network->n, start = state->step;
     const double *knm = network->modulation ? state->modulated : network->knm;
@@ -232,7 +241,8 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
         if (!isfinite(w.theta[i])) return SPO_NONFINITE_PHASE;
     }
     set_constants(network, &w);
-    if (network->modulation && state->step % network->modulate_every != 0) apply_lags(n, state->modulated, &w);
+    if (network->modulation && state->step % network->modulate_every != 0)
+        apply_lags(n, state->modulated, &w);
     sincos_padded(n, w.theta, w.sine, w.cosine);
     while (status == SPO_OK) {
         observe(record, state, n, w.sine, w.cosine);

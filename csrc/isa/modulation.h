@@ -1,26 +1,30 @@
 /* Attention over phases, row by row (the direct path), and the matrix it rescales.
  *
- * A lane is a query i; the keys j follow one after the other, so no sum runs across lanes and no row has a remainder. Logits are
- * kept in units of ln 2: log2(e) / (sqrt(d_h) tau_h) is folded into the queries and the exponential is 2^t. From each query's
- * logits its bound |q_i| max_j |k_j| is subtracted, by Cauchy-Schwarz the cheapest number that no logit exceeds; where that is too
- * far above the logits, their largest one is sought first. */
+ * A lane is a query i; the keys j follow one after the other, so no sum runs across lanes and no row has a
+ * remainder. Logits are kept in units of ln 2: log2(e) / (sqrt(d_h) tau_h) is folded into the queries and the
+ * exponential is 2^t. From each query's logits its bound |q_i| max_j |k_j| is subtracted, by Cauchy-Schwarz
+ * the cheapest number that no logit exceeds; where that is too far above the logits, their largest one is
+ * sought first. */
 
-/* Bound of the logits, in powers of two, up to which it replaces their maximum: weights stay above 2^-64 and t rounds to 2^-48. */
+/* Bound of the logits, in powers of two, up to which it replaces their maximum: weights stay above 2^-64 and
+ * t rounds to 2^-48. */
 #define BOUND_LIMIT 32.0
-/* Weights below 2^-1000 of the largest are raised to it: they cannot be seen in a sum that is at least 1, and 2^t stays normal. */
+/* Weights below 2^-1000 of the largest are raised to it: they cannot be seen in a sum that is at least 1, and
+ * 2^t stays normal. */
 #define LEAST_EXPONENT -1000.0
 /* Keeps ||O|| > 0 in the unit output O / (||O|| + NORM_FLOOR): part of the definition of the modulation. */
 #define NORM_FLOOR 1e-12
 
 typedef struct {
-    int64_t n, stride;      /* oscillators; doubles from one row of q, k, v to the next */
+    int64_t n, stride;       /* oscillators; doubles from one row of q, k, v to the next */
     const double *q, *k, *v; /* (width, stride) of one head */
     double longest_key;
-    const double *knm;  /* its row j tells which queries see key j; unused when all do */
-    double block_size;  /* as a double: |i - j| up to it is seen */
+    const double *knm; /* its row j tells which queries see key j; unused when all do */
+    double block_size; /* as a double: |i - j| up to it is seen */
 } attention_head;
 
-/* x_2m = cos((m + 1) theta), x_2m+1 = sin((m + 1) theta), by the addition theorem from the first pair. Not finite: returns 1. */
+/* x_2m = cos((m + 1) theta), x_2m+1 = sin((m + 1) theta), by the addition theorem from the first pair. Not
+ * finite: returns 1. */
 static int harmonics(int64_t n, int64_t padded, int64_t d_model, const double *theta, double *x) {
     vd excess = {0};
     for (int64_t i = 0; i < padded; i += SPO_LANES) {
@@ -41,24 +45,34 @@ static int harmonics(int64_t n, int64_t padded, int64_t d_model, const double *t
     return v_any(excess != 0.0);
 }
 
-/* y = scale x W for one head: rows of y (width, padded), W (d_model, width). Returns the largest squared length of a column. */
-static double project(int64_t padded, int64_t d_model, int64_t width, const double *x, const double *w, double scale, double *y) {
+/* q = scale x W_Q, k = x W_K, v = x W_V for one head: rows (width, padded), weights (d_model, width). The
+ * three sums of a row share each load of x and do not wait for one another. Returns the length of the longest
+ * key. */
+static double project(int64_t padded, int64_t d_model, int64_t width, const double *x, const double *w_q,
+                      const double *w_k, const double *w_v, double scale, double *q, double *k, double *v) {
     vd longest = {0};
     for (int64_t i = 0; i < padded; i += SPO_LANES) {
         vd length = {0};
         for (int64_t e = 0; e < width; ++e) {
-            vd sum = {0};
-            for (int64_t m = 0; m < d_model; ++m) sum = v_fma(v_load(x + m * padded + i), v_set(w[m * width + e]), sum);
-            sum *= scale;
-            length = v_fma(sum, sum, length);
-            v_store(y + e * padded + i, sum);
+            vd query = {0}, key = {0}, value = {0};
+            for (int64_t m = 0; m < d_model; ++m) {
+                const vd feature = v_load(x + m * padded + i);
+                query = v_fma(feature, v_set(w_q[m * width + e]), query);
+                key = v_fma(feature, v_set(w_k[m * width + e]), key);
+                value = v_fma(feature, v_set(w_v[m * width + e]), value);
+            }
+            length = v_fma(key, key, length);
+            v_store(q + e * padded + i, scale * query);
+            v_store(k + e * padded + i, key);
+            v_store(v + e * padded + i, value);
         }
         longest = v_max(length, longest);
     }
-    return v_largest(longest);
+    return sqrt(v_largest(longest));
 }
 
-/* The queries of lane block i0 that see key j: an edge, within the band. The diagonal is left to the caller. */
+/* The queries of lane block i0 that see key j: an edge, within the band. The diagonal is left to the caller.
+ */
 INLINE vd keep_seen(const attention_head *head, int64_t i0, int64_t j, vd weight) {
     const double *row = head->knm + j * head->n + i0;
     const int64_t left = head->n - i0;
@@ -73,9 +87,11 @@ INLINE vd logit(const attention_head *head, const int width, const vd *q, int64_
     return t;
 }
 
-/* Adds the keys low ... high - 1 to the sums of block i0; skip tells that the block's own lanes are among them. */
-INLINE void accumulate(const attention_head *head, const int width, const int masked, const int clamped, const int skip, int64_t i0,
-                       int64_t low, int64_t high, const vd *q, vd shift, vd *total, vd *o) {
+/* Adds the keys low ... high - 1 to the sums of block i0; skip tells that the block's own lanes are among
+ * them. */
+INLINE void accumulate(const attention_head *head, const int width, const int masked, const int clamped,
+                       const int skip, int64_t i0, int64_t low, int64_t high, const vd *q, vd shift,
+                       vd *total, vd *o) {
     for (int64_t j = low; j < high; ++j) {
         vd t = logit(head, width, q, j, -shift);
         if (clamped) t = v_max(t, v_set(LEAST_EXPONENT));
@@ -88,8 +104,8 @@ INLINE void accumulate(const attention_head *head, const int width, const int ma
 }
 
 /* The largest logit each query of block i0 sees; 0 where it sees none. */
-INLINE vd largest_logit(const attention_head *head, const int width, const int masked, int64_t i0, int64_t low, int64_t high,
-                        const vd *q) {
+INLINE vd largest_logit(const attention_head *head, const int width, const int masked, int64_t i0,
+                        int64_t low, int64_t high, const vd *q) {
     const vd none = v_set(-INFINITY), one = v_set(1.0);
     vd largest = none;
     for (int64_t j = low; j < high; ++j) {
@@ -100,11 +116,14 @@ INLINE vd largest_logit(const attention_head *head, const int width, const int m
     return v_select(largest == none, (vd){0}, largest);
 }
 
-/* y = softmax-weighted mean of the values for the queries i0 ... i0 + SPO_LANES - 1 of one head; q and o are room for width. */
-INLINE void attend(const attention_head *head, const int width, const int masked, int64_t i0, vd *q, vd *o, double *y) {
+/* y = softmax-weighted mean of the values for the queries i0 ... i0 + SPO_LANES - 1 of one head; q and o are
+ * room for width. */
+INLINE void attend(const attention_head *head, const int width, const int masked, int64_t i0, vd *q, vd *o,
+                   double *y) {
     int64_t low = 0, high = head->n;
     if (masked) {
-        const double first = (double)i0 - head->block_size, last = (double)(i0 + SPO_LANES) + head->block_size;
+        const double first = (double)i0 - head->block_size,
+                     last = (double)(i0 + SPO_LANES) + head->block_size;
         low = first > 0 ? (int64_t)first : 0;
         high = last < (double)high ? (int64_t)last : high;
     }
@@ -130,25 +149,28 @@ INLINE void attend(const attention_head *head, const int width, const int masked
     for (int e = 0; e < width; ++e) v_store(y + e * SPO_LANES, o[e] * share);
 }
 
-/* One function for each common head width, so that its vectors stay in registers; any other width keeps them in room. */
-#define ATTEND_OF_WIDTH(WIDTH)                                                                                                 \
-    static void attend_##WIDTH(const attention_head *head, int masked, int64_t i0, double *y) {                                \
-        vd q[WIDTH], o[WIDTH];                                                                                                 \
-        if (masked)                                                                                                            \
-            attend(head, WIDTH, 1, i0, q, o, y);                                                                               \
-        else                                                                                                                   \
-            attend(head, WIDTH, 0, i0, q, o, y);                                                                               \
+/* One function for each common head width, so that its vectors stay in registers; any other width keeps them
+ * in room. */
+#define ATTEND_OF_WIDTH(WIDTH)                                                                               \
+    static void attend_##WIDTH(const attention_head *head, int masked, int64_t i0, double *y) {              \
+        vd q[WIDTH], o[WIDTH];                                                                               \
+        if (masked)                                                                                          \
+            attend(head, WIDTH, 1, i0, q, o, y);                                                             \
+        else                                                                                                 \
+            attend(head, WIDTH, 0, i0, q, o, y);                                                             \
     }
 ATTEND_OF_WIDTH(1)
 ATTEND_OF_WIDTH(2)
 ATTEND_OF_WIDTH(4)
 ATTEND_OF_WIDTH(8)
 
-static __attribute__((noinline)) void attend_any(const attention_head *head, int width, int masked, int64_t i0, vd *room, double *y) {
+static __attribute__((noinline)) void attend_any(const attention_head *head, int width, int masked,
+                                                 int64_t i0, vd *room, double *y) {
     attend(head, width, masked, i0, room, room + width, y);
 }
 
-static void attend_block(const attention_head *head, int64_t width, int masked, int64_t i0, vd *room, double *y) {
+static void attend_block(const attention_head *head, int64_t width, int masked, int64_t i0, vd *room,
+                         double *y) {
     switch (width) {
     case 1: attend_1(head, masked, i0, y); break;
     case 2: attend_2(head, masked, i0, y); break;
@@ -158,12 +180,14 @@ static void attend_block(const attention_head *head, int64_t width, int masked, 
     }
 }
 
-/* unit column i = O / (||O|| + NORM_FLOOR), O = y W_O, for one block; y (d_model, SPO_LANES), unit (d_model, padded) at column i0. */
+/* unit column i = O / (||O|| + NORM_FLOOR), O = y W_O, for one block; y (d_model, SPO_LANES), unit (d_model,
+ * padded) at column i0. */
 static void unit_outputs(int64_t d_model, int64_t padded, const double *y, const double *w_o, double *unit) {
     vd squares = {0};
     for (int64_t e = 0; e < d_model; ++e) {
         vd sum = {0};
-        for (int64_t r = 0; r < d_model; ++r) sum = v_fma(v_load(y + r * SPO_LANES), v_set(w_o[r * d_model + e]), sum);
+        for (int64_t r = 0; r < d_model; ++r)
+            sum = v_fma(v_load(y + r * SPO_LANES), v_set(w_o[r * d_model + e]), sum);
         squares = v_fma(sum, sum, squares);
         v_store(unit + e * padded, sum);
     }
@@ -171,26 +195,30 @@ static void unit_outputs(int64_t d_model, int64_t padded, const double *y, const
     for (int64_t e = 0; e < d_model; ++e) v_store(unit + e * padded, v_load(unit + e * padded) * inverse);
 }
 
-/* Unit outputs (d_model, padded) of all oscillators, somewhere in scratch. knm has a symmetric pattern (or is the transpose). */
-static int32_t units(int64_t n, const double *knm, int32_t traits, const double *theta, const spo_modulation *modulation,
-                     double *scratch, double **unit) {
-    const int64_t padded = spo_padded(n), d_model = modulation->d_model, width = d_model / modulation->n_heads;
-    double *x = spo_aligned(scratch), *q = x + d_model * padded, *k = q + d_model * padded, *v = k + d_model * padded;
-    double *longest = v + d_model * padded, *y = longest + spo_padded(modulation->n_heads), *room = y + d_model * SPO_PAD;
+/* Unit outputs (d_model, padded) of all oscillators, somewhere in scratch. knm has a symmetric pattern (or is
+ * the transpose). */
+static int32_t units(int64_t n, const double *knm, int32_t traits, const double *theta,
+                     const spo_modulation *modulation, double *scratch, double **unit) {
+    const int64_t padded = spo_padded(n), d_model = modulation->d_model,
+                  width = d_model / modulation->n_heads;
+    double *x = spo_aligned(scratch), *q = x + d_model * padded, *k = q + d_model * padded,
+           *v = k + d_model * padded;
+    double *longest = v + d_model * padded, *y = longest + spo_padded(modulation->n_heads),
+           *room = y + d_model * SPO_PAD;
     if (harmonics(n, padded, d_model, theta, x)) return SPO_NONFINITE_PHASE;
     for (int64_t h = 0; h < modulation->n_heads; ++h) {
         const int64_t weights = h * d_model * width, rows = h * width * padded;
         const double scale = 0x1.71547652b82fep0 / (sqrt((double)width) * modulation->temperature[h]);
-        project(padded, d_model, width, x, modulation->w_q + weights, scale, q + rows);
-        longest[h] = sqrt(project(padded, d_model, width, x, modulation->w_k + weights, 1.0, k + rows));
-        project(padded, d_model, width, x, modulation->w_v + weights, 1.0, v + rows);
+        longest[h] = project(padded, d_model, width, x, modulation->w_q + weights, modulation->w_k + weights,
+                             modulation->w_v + weights, scale, q + rows, k + rows, v + rows);
     }
     const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
     const int masked = reach < n - 1 || !(traits & SPO_ALL_EDGES);
     for (int64_t i0 = 0; i0 < n; i0 += SPO_LANES) {
         for (int64_t h = 0; h < modulation->n_heads; ++h) {
             const int64_t rows = h * width * padded;
-            const attention_head head = {n, padded, q + rows, k + rows, v + rows, longest[h], knm, (double)reach};
+            const attention_head head = {n,        padded,     q + rows, k + rows,
+                                         v + rows, longest[h], knm,      (double)reach};
             attend_block(&head, width, masked, i0, (vd *)room, y + h * width * SPO_LANES);
         }
         unit_outputs(d_model, padded, y, modulation->w_o, x + i0); /* the harmonics have served */
@@ -199,10 +227,10 @@ static int32_t units(int64_t n, const double *knm, int32_t traits, const double 
     return SPO_OK;
 }
 
-/* out_ij = K_ij (1 + lambda / 2 + u_i . u_j) on rows i ... i + rows - 1 and columns low ... high - 1, u = sqrt(lambda / 2) unit:
- * symmetric to the last bit, since products commute and the sums run in one order. */
-INLINE void scale_rows(int64_t n, int64_t padded, const int64_t d_model, const int rows, const double *source, const double *u,
-                       double base, int64_t i, int64_t low, int64_t high, double *out) {
+/* out_ij = K_ij (1 + lambda / 2 + u_i . u_j) on rows i ... i + rows - 1 and columns low ... high - 1, u =
+ * sqrt(lambda / 2) unit: symmetric to the last bit, since products commute and the sums run in one order. */
+INLINE void scale_rows(int64_t n, int64_t padded, const int64_t d_model, const int rows, const double *source,
+                       const double *u, double base, int64_t i, int64_t low, int64_t high, double *out) {
     for (int64_t j = low; j < high; j += SPO_LANES) {
         vd factor[4];
         for (int r = 0; r < rows; ++r) factor[r] = v_set(base);
@@ -222,14 +250,16 @@ INLINE void scale_rows(int64_t n, int64_t padded, const int64_t d_model, const i
 }
 
 /* The whole matrix; source is the symmetric part of K, or out itself. Spoils unit. */
-static void scale(int64_t n, const double *source, const spo_modulation *modulation, double *unit, double *out) {
+static void scale(int64_t n, const double *source, const spo_modulation *modulation, double *unit,
+                  double *out) {
     const int64_t padded = spo_padded(n), d_model = modulation->d_model, reach = modulation->block_size;
     const double root = sqrt(0.5 * modulation->lambda), base = 1.0 + 0.5 * modulation->lambda;
     for (int64_t e = 0; e < d_model * padded; e += SPO_LANES) v_store(unit + e, root * v_load(unit + e));
     if (reach >= 0 && reach < n - 1) {
         if (out != source) memcpy(out, source, (size_t)(n * n) * sizeof(double));
         for (int64_t i = 0; i < n; ++i)
-            scale_rows(n, padded, d_model, 1, source, unit, base, i, i > reach ? i - reach : 0, i + reach < n ? i + reach + 1 : n, out);
+            scale_rows(n, padded, d_model, 1, source, unit, base, i, i > reach ? i - reach : 0,
+                       i + reach < n ? i + reach + 1 : n, out);
     } else {
         int64_t i = 0;
         for (; i + 4 <= n; i += 4) {

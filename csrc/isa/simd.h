@@ -1,5 +1,6 @@
-/* Lanes of double for one instruction set: the operations that C has no portable word for. Everything else in the kernels is
- * plain C on GNU vector types. Included once by each of baseline.c, avx2.c and avx512.c, which define SPO_LANES. */
+/* Lanes of double for one instruction set: the operations that C has no portable word for. Everything else in
+ * the kernels is plain C on GNU vector types. Included once by each of baseline.c, avx2.c and avx512.c, which
+ * define SPO_LANES. */
 #ifndef SPO_LANES
 #error "include this from a file that defines SPO_LANES"
 #endif
@@ -26,7 +27,8 @@ typedef double vd_unaligned __attribute__((vector_size(8 * SPO_LANES), aligned(8
 INLINE vd v_load(const double *p) { return *(const vd_unaligned *)p; }
 INLINE void v_store(double *p, vd x) { *(vd_unaligned *)p = x; }
 INLINE vd v_set(double x) { return x - (vd){0}; }
-/* x, loaded once: keeps the compiler from repeating a load as a memory operand of each instruction that uses it. */
+/* x, loaded once: keeps the compiler from repeating a load as a memory operand of each instruction that uses
+ * it. */
 INLINE vd v_once(vd x) {
 #if SPO_LANES == 8
     __asm__("" : "+v"(x));
@@ -93,7 +95,8 @@ INLINE vd v_max(vd x, vd y) {
 /* x where k is not zero, else +0. */
 INLINE vd v_where_nonzero(vd k, vd x) {
 #if SPO_LANES == 8
-    return (vd)_mm512_maskz_mov_pd(_mm512_cmp_pd_mask((__m512d)k, _mm512_setzero_pd(), _CMP_NEQ_UQ), (__m512d)x);
+    return (vd)_mm512_maskz_mov_pd(_mm512_cmp_pd_mask((__m512d)k, _mm512_setzero_pd(), _CMP_NEQ_UQ),
+                                   (__m512d)x);
 #else
     return v_and(x, k != (vd){0});
 #endif
@@ -179,7 +182,8 @@ INLINE double v_largest(vd x) {
 #error "the C core needs GCC 12 or newer, or Clang"
 #endif
 
-/* Transposes a square of SPO_LANES vectors in place: blocks of 1, 2 and 4 lanes change places between pairs of rows. */
+/* Transposes a square of SPO_LANES vectors in place: blocks of 1, 2 and 4 lanes change places between pairs
+ * of rows. */
 INLINE void v_transpose(vd row[SPO_LANES]) {
 #if SPO_LANES == 8
     vd next[8];

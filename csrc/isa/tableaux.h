@@ -1,4 +1,4 @@
-/* Made by tools/generate_tableaux.py: do not edit. Explicit Runge-Kutta methods, indexed by enum spo_method. */
+/* Made by tools/generate_tableaux.py: do not edit. Runge-Kutta methods, by enum spo_method. */
 
 #define SPO_MAX_STAGES 7
 
@@ -6,7 +6,7 @@ typedef struct {
     int stages;
     double a[SPO_MAX_STAGES][SPO_MAX_STAGES]; /* strictly lower triangle */
     double b[SPO_MAX_STAGES];                 /* weights of the solution */
-    double error[SPO_MAX_STAGES];             /* weights of solution - embedded solution; zeros without one */
+    double error[SPO_MAX_STAGES];             /* those of solution - embedded solution */
 } spo_tableau;
 
 static const spo_tableau spo_tableaux[] = {

@@ -1,14 +1,16 @@
 /* exp2, exp and sincos on lanes of double.
  *
- * Worst errors in units in the last place, seen over 10^7 random points and special ones (multiples of pi / 2, ends of the ranges):
+ * Worst errors in units in the last place, seen over 10^7 random points and special ones (multiples of pi /
+ * 2, ends of the ranges):
  *
  *                                     with FMA   without
  *   exp2      on [-1021, 1023]          1.2        1.5
  *   exp       everywhere                1.3        1.5     (results below 2^-1022 included)
  *   sin, cos  on |x| <= 2^19            0.8        1.2
  *
- * Farther lanes go one by one to the C library. exp(0) = exp2(0) = cos 0 = 1 and sin 0 = 0 exactly. tests/csrc/test_vectormath.py
- * holds these bounds against mpmath. The reductions need rounding to nearest, the mode of every process that did not change it. */
+ * Farther lanes go one by one to the C library. exp(0) = exp2(0) = cos 0 = 1 and sin 0 = 0 exactly.
+ * tests/csrc/test_vectormath.py holds these bounds against mpmath. The reductions need rounding to nearest,
+ * the mode of every process that did not change it. */
 #include "polynomials.h"
 
 /* 1.5 * 2^52: added to |x| < 2^51 it leaves round(x) in the low bits of the significand. */
@@ -23,7 +25,8 @@ INLINE vd v_one_plus(vd r, const double q[11]) {
     return v_fma(v_fma(odd, r, even), r, v_set(1.0));
 }
 
-/* 2^t for -1021 <= t <= 1023 (not checked): 2^r by polynomial, r in [-1/2, 1/2], then round(t) added to the exponent. */
+/* 2^t for -1021 <= t <= 1023 (not checked): 2^r by polynomial, r in [-1/2, 1/2], then round(t) added to the
+ * exponent. */
 INLINE vd v_exp2(vd t) {
     const vd shifted = t + ROUNDER;
     const vd r = t - (shifted - ROUNDER);
@@ -36,8 +39,8 @@ INLINE vd v_exp2(vd t) {
 #define LN2_LOW 0x1.473de6af278edp-34
 #define LOG2_E 0x1.71547652b82fep0
 
-/* e^x for every x: 0 below -745.2, infinity above 709.8, NaN for NaN. 2^k is applied in two halves, so that subnormal results are
- * rounded once. */
+/* e^x for every x: 0 below -745.2, infinity above 709.8, NaN for NaN. 2^k is applied in two halves, so that
+ * subnormal results are rounded once. */
 INLINE vd v_exp(vd x) {
     const vd bounded = v_select(x < -746.0, v_set(-746.0), v_select(x > 710.0, v_set(710.0), x));
     const vd shifted = v_fma(bounded, v_set(LOG2_E), v_set(ROUNDER));
@@ -50,8 +53,8 @@ INLINE vd v_exp(vd x) {
     return p * first * second;
 }
 
-/* pi / 2 in parts. Without FMA the first two have 33 bits, so that their products with |k| < 2^19 are exact; with FMA a product
- * is exact anyway and two parts of 53 bits leave less behind. */
+/* pi / 2 in parts. Without FMA the first two have 33 bits, so that their products with |k| < 2^19 are exact;
+ * with FMA a product is exact anyway and two parts of 53 bits leave less behind. */
 #define TWO_OVER_PI 0x1.45f306dc9c883p-1
 #if SPO_LANES >= 4 || defined(__aarch64__)
 #define PIO2_1 0x1.921fb54442d18p0
@@ -64,7 +67,8 @@ INLINE vd v_exp(vd x) {
 #endif
 #define SINCOS_LIMIT 0x1p19
 
-/* The C library's sine and cosine in the lanes that are too large (or not finite); kept out of line, for it is rare. */
+/* The C library's sine and cosine in the lanes that are too large (or not finite); kept out of line, for it
+ * is rare. */
 static __attribute__((noinline)) void sincos_far(const double *x, double *sine, double *cosine) {
     for (int lane = 0; lane < SPO_LANES; ++lane) {
         if (fabs(x[lane]) <= SINCOS_LIMIT) continue;
@@ -73,7 +77,8 @@ static __attribute__((noinline)) void sincos_far(const double *x, double *sine, 
     }
 }
 
-/* r + tail = x - k pi / 2 in [-pi / 4, pi / 4]; sin r and cos r by polynomial; the quadrant k mod 4 swaps and signs them. */
+/* r + tail = x - k pi / 2 in [-pi / 4, pi / 4]; sin r and cos r by polynomial; the quadrant k mod 4 swaps and
+ * signs them. */
 INLINE void v_sincos(vd x, vd *sine, vd *cosine) {
     const vd shifted = v_fma(x, v_set(TWO_OVER_PI), v_set(ROUNDER));
     const vd k = shifted - ROUNDER;

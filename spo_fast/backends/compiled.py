@@ -1,4 +1,4 @@
-"""The C core through Cython: the fastest backend where a C compiler was at hand when the package was built."""
+"""The C core through Cython: the fastest backend, there where a C compiler was when the package was built."""
 
 from __future__ import annotations
 

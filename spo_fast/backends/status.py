@@ -1,4 +1,4 @@
-"""Status codes that every native backend returns; the numbers are those of ``spo_fast.h`` and are never reused."""
+"""Status codes that every native backend returns; the numbers are those of ``spo_fast.h``, never reused."""
 
 from __future__ import annotations
 

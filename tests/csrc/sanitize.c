@@ -1,6 +1,7 @@
-/* Drives the C core under the address and undefined-behaviour sanitizers, on every instruction set of this processor: the golden
- * cases (a binary dump that tools/sanitize.py makes) and random cases of 0 ... 70 oscillators. Every array has exactly its size, so
- * that a touch outside is seen. Prints "N passed, N failed". */
+/* Drives the C core under the address and undefined-behaviour sanitizers, on every instruction set of this
+ * processor: the golden cases (a binary dump that tools/sanitize.py makes) and random cases of 0 ... 70
+ * oscillators. Every array has exactly its size, so that a touch outside is seen. Prints "N passed, N
+ * failed". */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,10 +58,13 @@ typedef struct {
 
 static modulation random_modulation(int64_t heads, int64_t d_model, int64_t block) {
     modulation m;
-    const int64_t sizes[5] = {d_model * d_model, d_model * d_model, d_model * d_model, d_model * d_model, heads};
-    for (int k = 0; k < 5; ++k) m.arrays[k] = random_array(sizes[k], k == 4 ? 0.02 : -0.6, k == 4 ? 2.0 : 0.6);
-    m.parameters = (spo_modulation){heads, d_model, block, m.arrays[0], m.arrays[1], m.arrays[2], m.arrays[3], m.arrays[4],
-                                    uniform(0, 1) < 0.1 ? 0.0 : uniform(0, 2)};
+    const int64_t sizes[5] = {d_model * d_model, d_model * d_model, d_model * d_model, d_model * d_model,
+                              heads};
+    for (int k = 0; k < 5; ++k)
+        m.arrays[k] = random_array(sizes[k], k == 4 ? 0.02 : -0.6, k == 4 ? 2.0 : 0.6);
+    m.parameters = (spo_modulation){heads,       d_model,     block,
+                                    m.arrays[0], m.arrays[1], m.arrays[2],
+                                    m.arrays[3], m.arrays[4], uniform(0, 1) < 0.1 ? 0.0 : uniform(0, 2)};
     return m;
 }
 
@@ -86,14 +90,16 @@ static void fuzz_modulate(int64_t n) {
     const int64_t *shape = shapes[(int)uniform(0, 8)];
     modulation m = random_modulation(shape[0], shape[1], uniform(0, 1) < 0.5 ? -1 : (int64_t)uniform(0, 80));
     const double density = uniform(0, 1) < 0.5 ? 1.0 : uniform(0, 1), reach = uniform(0, 1) < 0.1 ? 1e7 : 7.0;
-    double *knm = random_coupling(n, density, uniform(0, 1) < 0.2 ? 0.1 : 0.0), *theta = random_array(n, -reach, reach);
+    double *knm = random_coupling(n, density, uniform(0, 1) < 0.2 ? 0.1 : 0.0),
+           *theta = random_array(n, -reach, reach);
     double *out = room(n * n), *factors = room(n * shape[1]), *square = room(n * n);
     check(spo_modulate(n, knm, theta, &m.parameters, out) == SPO_OK, "modulate", n);
     check(finite_all(n * n, out) && (m.parameters.lambda == 0 || symmetric(n, out)), "modulated matrix", n);
     int32_t traits = 0;
     check(spo_core_scan(n, knm, &traits) == SPO_OK, "scan", n);
     double *scratch = room(spo_core_modulation_scratch(n, &m.parameters));
-    check(spo_core_factors(n, knm, traits, theta, &m.parameters, scratch, square, factors) == SPO_OK, "factors", n);
+    check(spo_core_factors(n, knm, traits, theta, &m.parameters, scratch, square, factors) == SPO_OK,
+          "factors", n);
     check(finite_all(n * shape[1], factors), "finite factors", n);
     if (n > 1) {
         knm[n - 1] = NAN;
@@ -106,22 +112,34 @@ static void fuzz_modulate(int64_t n) {
 static void fuzz_run(int64_t n) {
     const int64_t steps = 1 + (int64_t)uniform(0, 6), every = (int64_t)uniform(0, 4);
     modulation m = random_modulation(4, 8, -1);
-    double *knm = random_coupling(n, 0.8, 0.0), *omega = random_array(n, -2, 2), *alpha = random_array(n * n, -1, 1);
+    double *knm = random_coupling(n, 0.8, 0.0), *omega = random_array(n, -2, 2),
+           *alpha = random_array(n * n, -1, 1);
     double *theta = random_array(n, -20, 20), *modulated = room(n * n);
-    double *states = room((steps / (every ? every : 1) + 1) * n), *t = room(steps + 1), *r = room(steps + 1), *psi = room(steps + 1),
-           *seen = room(steps + 1);
-    const spo_network network = {n, omega, knm, uniform(0, 1) < 0.5 ? alpha : NULL, 0.3, 0.2, 1.0,
-                                 uniform(0, 1) < 0.5 ? &m.parameters : NULL, 1 + (int64_t)uniform(0, 3)};
+    double *states = room((steps / (every ? every : 1) + 1) * n), *t = room(steps + 1), *r = room(steps + 1),
+           *psi = room(steps + 1), *seen = room(steps + 1);
+    const spo_network network = {n,
+                                 omega,
+                                 knm,
+                                 uniform(0, 1) < 0.5 ? alpha : NULL,
+                                 0.3,
+                                 0.2,
+                                 1.0,
+                                 uniform(0, 1) < 0.5 ? &m.parameters : NULL,
+                                 1 + (int64_t)uniform(0, 3)};
     const spo_integrator integrator = {(int64_t)uniform(0, 3), uniform(0.001, 0.5), 1e-8, 1e-6};
     spo_state state = {theta, modulated, 0.0, integrator.dt, 0};
     const spo_record record = {every, states, t, r, psi, seen};
     check(spo_kuramoto_run(&network, &integrator, &state, steps - 1, &record) == SPO_OK, "run", n);
     check(spo_kuramoto_run(&network, &integrator, &state, 1, &record) == SPO_OK, "last step", n);
-    check(state.step == steps && finite_all(n, theta) && finite_all(steps + 1, r) && finite_all(steps + 1, seen), "records", n);
+    check(state.step == steps && finite_all(n, theta) && finite_all(steps + 1, r) &&
+              finite_all(steps + 1, seen),
+          "records", n);
     double one, angle;
-    check(spo_order_parameter(n, theta, &one, &angle) == SPO_OK && one >= 0 && one <= 1, "order parameter", n);
+    check(spo_order_parameter(n, theta, &one, &angle) == SPO_OK && one >= 0 && one <= 1, "order parameter",
+          n);
     check(n == 0 || fabs(one - r[steps]) < 1e-14, "recorded order parameter", n);
-    free(seen), free(psi), free(r), free(t), free(states), free(modulated), free(theta), free(alpha), free(omega), free(knm);
+    free(seen), free(psi), free(r), free(t), free(states), free(modulated), free(theta), free(alpha),
+        free(omega), free(knm);
     release(&m);
 }
 
@@ -134,7 +152,8 @@ static void fuzz_vector_functions(int64_t n) {
     free(z), free(y), free(x);
 }
 
-/* A dump holds, case after case: n, heads, d_model, block as int64; lambda, temperature, w_q, w_k, w_v, w_o, knm, theta, expected. */
+/* A dump holds, case after case: n, heads, d_model, block as int64; lambda, temperature, w_q, w_k, w_v, w_o,
+ * knm, theta, expected. */
 static double *take(FILE *file, int64_t n) {
     double *x = room(n);
     if (fread(x, sizeof(double), (size_t)n, file) != (size_t)n) exit(2);
@@ -149,11 +168,13 @@ static void golden(const char *path) {
         const int64_t n = head[0], heads = head[1], d_model = head[2], weights = d_model * d_model;
         double *lambda = take(file, 1), *temperature = take(file, heads), *w[4];
         for (int k = 0; k < 4; ++k) w[k] = take(file, weights);
-        double *knm = take(file, n * n), *theta = take(file, n), *expected = take(file, n * n), *out = room(n * n);
+        double *knm = take(file, n * n), *theta = take(file, n), *expected = take(file, n * n),
+               *out = room(n * n);
         const spo_modulation m = {heads, d_model, head[3], w[0], w[1], w[2], w[3], temperature, *lambda};
         check(spo_modulate(n, knm, theta, &m, out) == SPO_OK, "golden case", n);
         double largest = 0, error = 0, reach = 0;
-        for (int64_t e = 0; e < n * n; ++e) largest = fmax(largest, fabs(expected[e])), error = fmax(error, fabs(out[e] - expected[e]));
+        for (int64_t e = 0; e < n * n; ++e)
+            largest = fmax(largest, fabs(expected[e])), error = fmax(error, fabs(out[e] - expected[e]));
         for (int64_t i = 0; i < n; ++i) reach = fmax(reach, fabs(theta[i]));
         check(error <= 1e-13 * largest + reach * (double)d_model * 2e-16, "golden parity", n);
         free(out), free(expected), free(theta), free(knm), free(temperature), free(lambda);
@@ -174,7 +195,8 @@ int main(int count, char **arguments) {
                 fuzz_vector_functions(n);
             }
     }
-    for (int32_t status = -1; status <= 8; ++status) check(spo_status_text(status) != NULL, "status text", status);
+    for (int32_t status = -1; status <= 8; ++status)
+        check(spo_status_text(status) != NULL, "status text", status);
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

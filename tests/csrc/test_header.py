@@ -1,4 +1,4 @@
-"""spo_fast.h as other languages see it: read by cffi, called in the compiled core, compared with what Python repeats of it."""
+"""spo_fast.h as other languages see it: read by cffi, called in the core, held against Python's copy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def modulation(ffi, data, meta):
     arrays = [np.ascontiguousarray(data[name]) for name in ("w_q", "w_k", "w_v", "w_o")] + [temperature]
     block = -1 if meta["block_size"] is None else meta["block_size"]
     pointers = [doubles(ffi, array) for array in arrays]
-    struct = ffi.new("spo_modulation *", [meta["n_heads"], meta["d_model"], block, *pointers, meta["lambda_"]])
+    struct = ffi.new(
+        "spo_modulation *", [meta["n_heads"], meta["d_model"], block, *pointers, meta["lambda_"]]
+    )
     return struct, arrays
 
 
@@ -59,7 +61,9 @@ def valid_modulation(ffi):
     """A struct with acceptable parameters."""
     w_q, w_k, w_v, w_o = spo_fast.default_projections()
     data = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
-    return modulation(ffi, data, {"n_heads": 4, "d_model": 8, "block_size": None, "temperature": 1.0, "lambda_": 0.5})
+    return modulation(
+        ffi, data, {"n_heads": 4, "d_model": 8, "block_size": None, "temperature": 1.0, "lambda_": 0.5}
+    )
 
 
 @pytest.mark.parametrize("path", sorted((GOLDEN / "modulate").glob("*.npz")), ids=lambda path: path.stem)
@@ -69,7 +73,10 @@ def test_golden_modulate_through_the_portable_function(ffi, library, path):
     struct, kept = modulation(ffi, data, meta)
     knm, theta = data["knm"].copy(), data["theta"].copy()
     out = np.full_like(knm, np.nan)
-    assert library.spo_modulate(len(theta), doubles(ffi, knm), doubles(ffi, theta), struct, doubles(ffi, out)) == Status.OK
+    assert (
+        library.spo_modulate(len(theta), doubles(ffi, knm), doubles(ffi, theta), struct, doubles(ffi, out))
+        == Status.OK
+    )
     if len(theta):
         size = np.abs(data["expected"]).max()
         reach = np.abs(theta).max()
@@ -98,7 +105,9 @@ def portable_run(ffi, library, data, meta, pieces):
     omega, knm, alpha = (doubles(ffi, arrays[name]) for name in ("omegas", "knm", "alpha"))
     network = ffi.new("spo_network *", [n, omega, knm, alpha, 0.0, meta["zeta"], meta["psi"], ffi.NULL, 1])
     method = ["euler", "rk4", "rk45"].index(meta["method"])
-    integrator = ffi.new("spo_integrator *", [method, meta["dt"], meta.get("atol", 1e-6), meta.get("rtol", 1e-3)])
+    integrator = ffi.new(
+        "spo_integrator *", [method, meta["dt"], meta.get("atol", 1e-6), meta.get("rtol", 1e-3)]
+    )
     theta = data["trajectory"][0].copy()
     state = ffi.new("spo_state *", [doubles(ffi, theta), ffi.NULL, 0.0, meta["dt"], 0])
     states, r, psi = np.zeros((steps + 1, n)), np.zeros(steps + 1), np.zeros(steps + 1)
@@ -145,7 +154,9 @@ def test_modulate_refuses_bad_data_before_it_writes(ffi, library, change, status
     change(knm, theta)
     out = np.full((n, n), 42.0)
     struct, kept = valid_modulation(ffi)
-    assert library.spo_modulate(n, doubles(ffi, knm), doubles(ffi, theta), struct, doubles(ffi, out)) == status
+    assert (
+        library.spo_modulate(n, doubles(ffi, knm), doubles(ffi, theta), struct, doubles(ffi, out)) == status
+    )
     assert (out == 42.0).all()
     del kept
 
@@ -176,7 +187,9 @@ def test_modulate_refuses_bad_temperatures_sizes_and_pointers(ffi, library):
 
 def test_a_size_that_no_memory_holds_is_reported(ffi, library):
     struct, kept = valid_modulation(ffi)
-    network = ffi.new("spo_network *", [1 << 28, *[doubles(ffi, np.zeros(1))] * 3, 0.0, 0.0, 0.0, struct, 1])  # 2^61 bytes
+    network = ffi.new(
+        "spo_network *", [1 << 28, *[doubles(ffi, np.zeros(1))] * 3, 0.0, 0.0, 0.0, struct, 1]
+    )  # 2^61 bytes
     integrator = ffi.new("spo_integrator *", [0, 0.01, 0.0, 0.0])
     pointer = doubles(ffi, np.zeros(1))
     state = ffi.new("spo_state *", [pointer, pointer, 0.0, 0.01, 0])
@@ -187,7 +200,10 @@ def test_a_size_that_no_memory_holds_is_reported(ffi, library):
 def small_run(ffi, omega):
     """Two uncoupled oscillators, ready to run."""
     arrays = [np.asarray(omega, dtype=float), np.zeros((2, 2)), np.zeros(2)]
-    network = ffi.new("spo_network *", [2, doubles(ffi, arrays[0]), doubles(ffi, arrays[1]), ffi.NULL, 0.0, 0.0, 0.0, ffi.NULL, 1])
+    network = ffi.new(
+        "spo_network *",
+        [2, doubles(ffi, arrays[0]), doubles(ffi, arrays[1]), ffi.NULL, 0.0, 0.0, 0.0, ffi.NULL, 1],
+    )
     integrator = ffi.new("spo_integrator *", [0, 0.01, 0.0, 0.0])
     state = ffi.new("spo_state *", [doubles(ffi, arrays[2]), ffi.NULL, 0.0, 0.01, 0])
     return network, integrator, state, arrays
@@ -201,7 +217,9 @@ def test_a_run_reports_what_is_not_finite(ffi, library):
     assert library.spo_kuramoto_run(network, integrator, state, 3, ffi.NULL) == Status.NONFINITE_PHASE
 
 
-@pytest.mark.parametrize("field, value", [("method", 3), ("dt", 0.0), ("dt", np.nan), ("atol", -1.0), ("rtol", np.nan)])
+@pytest.mark.parametrize(
+    "field, value", [("method", 3), ("dt", 0.0), ("dt", np.nan), ("atol", -1.0), ("rtol", np.nan)]
+)
 def test_a_run_refuses_a_bad_integrator(ffi, library, field, value):
     network, integrator, state, _arrays = small_run(ffi, [1.0, 2.0])
     setattr(integrator, field, value)
@@ -214,14 +232,20 @@ def test_order_parameter_of_known_states(ffi, library):
         array = np.array(theta)
         assert library.spo_order_parameter(len(theta), doubles(ffi, array), out, out + 1) == Status.OK
         assert out[0] == pytest.approx(r, abs=1e-12)
-    assert library.spo_order_parameter(1, doubles(ffi, np.array([np.nan])), out, out + 1) == Status.NONFINITE_PHASE
+    assert (
+        library.spo_order_parameter(1, doubles(ffi, np.array([np.nan])), out, out + 1)
+        == Status.NONFINITE_PHASE
+    )
     assert library.spo_order_parameter(-1, ffi.NULL, out, out + 1) == Status.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("generator", ["generate_tableaux.py", "generate_polynomials.py"])
 def test_generated_headers_are_up_to_date(generator):
     pytest.importorskip("mpmath")
-    assert subprocess.run([sys.executable, str(ROOT / "tools" / generator), "--check"], timeout=300).returncode == 0
+    assert (
+        subprocess.run([sys.executable, str(ROOT / "tools" / generator), "--check"], timeout=300).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize("name", core.instruction_sets())
@@ -235,7 +259,10 @@ def test_instruction_sets_agree(name):
     core.select_instruction_set(name)
     try:
         assert core.instruction_set() == name
-        assert np.abs(spo_fast.modulate(knm, theta, backend="cython") - fastest).max() <= 1e-13 * np.abs(fastest).max()
+        assert (
+            np.abs(spo_fast.modulate(knm, theta, backend="cython") - fastest).max()
+            <= 1e-13 * np.abs(fastest).max()
+        )
     finally:
         core.select_instruction_set(core.instruction_sets()[0])
 

@@ -43,7 +43,9 @@ def circle_points() -> np.ndarray:
     multiples = rng.integers(-300_000, 300_000, 1500) * (np.pi / 2)
     near = np.nextafter(np.arange(1, 500) * (np.pi / 2), np.inf)
     far = rng.uniform(-1e9, 1e9, 500)
-    return np.concatenate([*parts, multiples, near, far, [2.0**19, np.nextafter(2.0**19, np.inf), 1e-300, 1e300]])
+    return np.concatenate(
+        [*parts, multiples, near, far, [2.0**19, np.nextafter(2.0**19, np.inf), 1e-300, 1e300]]
+    )
 
 
 def test_sincos_error_stays_in_the_stated_bound(instruction_set):
@@ -55,13 +57,17 @@ def test_sincos_error_stays_in_the_stated_bound(instruction_set):
 
 def test_exp_error_stays_in_the_stated_bound(instruction_set):
     rng = np.random.default_rng(8)
-    x = np.concatenate([rng.uniform(-1, 1, 2000), rng.uniform(-745, 709.7, 2000), [-708.4, -744.4, 709.78, 1e-20]])
+    x = np.concatenate(
+        [rng.uniform(-1, 1, 2000), rng.uniform(-745, 709.7, 2000), [-708.4, -744.4, 709.78, 1e-20]]
+    )
     assert ulps(core.exp(x), x, mpmath.exp).max() <= bound("exp", instruction_set)
 
 
 def test_exp2_error_stays_in_the_stated_bound(instruction_set):
     rng = np.random.default_rng(9)
-    x = np.concatenate([rng.uniform(-1, 1, 2000), rng.uniform(-1021, 1023, 2000), [-1021.0, 1023.0, 0.5, -0.5]])
+    x = np.concatenate(
+        [rng.uniform(-1, 1, 2000), rng.uniform(-1021, 1023, 2000), [-1021.0, 1023.0, 0.5, -0.5]]
+    )
     assert ulps(core.exp2(x), x, lambda t: mpmath.mpf(2) ** t).max() <= bound("exp2", instruction_set)
 
 
