@@ -6,6 +6,7 @@ backends, and a note beside the package says why, which ``spo_fast.backends()`` 
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,11 @@ INSTRUCTION_SETS = ["csrc/isa/baseline.c", "csrc/isa/avx2.c", "csrc/isa/avx512.c
 # Products and sums are fused only where the kernels say so; errno and the trap state are not observed.
 # Nothing else is relaxed, and no instruction set is raised.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+
+
+def summary(error):
+    """One line that names the program that failed, without its arguments."""
+    return re.sub(r"ommand '\['([^']+)'.*\]'", r"ommand \1", " ".join(str(error).split()))
 
 
 class BuildCore(build_ext):
@@ -39,7 +45,8 @@ class BuildCore(build_ext):
         except Exception as error:
             if "cython" in os.environ.get("SPO_FAST_BACKENDS", "").split(","):
                 raise
-            reason = f"the C core was not compiled: {' '.join(str(error).split())}"
+            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # what an earlier build left
+            reason = f"the C core was not compiled: {summary(error)}"
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(reason + "\n")
             self.note = note

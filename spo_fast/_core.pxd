@@ -1,4 +1,4 @@
-"""What other Cython code may cimport: the C structs, and functions that run without the GIL on the caller's arrays.
+"""What other Cython code may cimport: the C structs, and functions that need no GIL on the caller's arrays.
 
 Compile with ``spo_fast.get_include()`` on the include path; nothing has to be linked.
 """

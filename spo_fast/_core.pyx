@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""The Cython face of the C core: plans that hold what does not change, and calls on data pointers without the GIL."""
+"""The Cython face of the C core: plans hold what does not change, calls need no GIL, only data pointers."""
 
 cimport cython
 cimport numpy as cnp
@@ -19,15 +19,18 @@ cdef extern from "spo_fast_core.h" nogil:
     const char *spo_status_text(int32_t status)
     int32_t spo_modulate(int64_t, const double *, const double *, const spo_modulation *, double *)
     int32_t spo_order_parameter(int64_t, const double *, double *, double *)
-    int32_t spo_kuramoto_run(const spo_network *, const spo_integrator *, spo_state *, int64_t, const spo_record *)
+    int32_t spo_kuramoto_run(const spo_network *, const spo_integrator *, spo_state *, int64_t,
+                             const spo_record *)
     int32_t spo_core_scan(int64_t, const double *, int32_t *)
     int64_t spo_core_modulation_scratch(int64_t, const spo_modulation *)
-    int32_t spo_core_modulate(int64_t, const double *, int32_t, const double *, const spo_modulation *, double *, double *)
-    int32_t spo_core_factors(int64_t, const double *, int32_t, const double *, const spo_modulation *, double *, double *,
-                             double *)
+    int32_t spo_core_modulate(int64_t, const double *, int32_t, const double *, const spo_modulation *,
+                              double *, double *)
+    int32_t spo_core_factors(int64_t, const double *, int32_t, const double *, const spo_modulation *,
+                             double *, double *, double *)
     int64_t spo_core_run_scratch(const spo_network *, int64_t)
     int32_t spo_core_prepare(const spo_network *, int64_t, double *)
-    int32_t spo_core_run(const spo_network *, const spo_integrator *, spo_state *, int64_t, const spo_record *, double *)
+    int32_t spo_core_run(const spo_network *, const spo_integrator *, spo_state *, int64_t,
+                         const spo_record *, double *)
     int32_t spo_core_order_parameters(int64_t, int64_t, const double *, double *, double *)
     void spo_core_exp(int64_t, const double *, double *)
     void spo_core_exp2(int64_t, const double *, double *)
@@ -257,8 +260,8 @@ cdef class BoundModulation:
         cdef Scratch scratch = self.plan.take(self.n)
         cdef int32_t status
         with nogil:
-            status = spo_core_factors(self.n, coupling, self.traits, angles, &self.plan.modulation, scratch.data, room,
-                                      factors)
+            status = spo_core_factors(self.n, coupling, self.traits, angles, &self.plan.modulation,
+                                      scratch.data, room, factors)
         self.plan.give(scratch)
         if status != SPO_OK:
             refuse(status, self.knm, phases)
@@ -386,7 +389,7 @@ cdef class Integration:
         self.state.dt = self.integrator.dt
 
     def advance(self, int64_t n_steps, record=None):
-        """Take `n_steps` steps without the GIL; returns a `Status`, the last good state being kept when it is not OK."""
+        """Take `n_steps` steps without the GIL; returns a `Status`; a failure keeps the last good state."""
         cdef spo_record kept
         cdef const spo_record *keep = NULL
         cdef int32_t status
@@ -402,7 +405,8 @@ cdef class Integration:
             keep = &kept
         self.acquire()
         with nogil:
-            status = spo_core_run(&self.network, &self.integrator, &self.state, n_steps, keep, self.scratch.data)
+            status = spo_core_run(&self.network, &self.integrator, &self.state, n_steps, keep,
+                                  self.scratch.data)
         self.busy = False
         return status
 
@@ -415,7 +419,7 @@ cdef inline double wrapped(double x) noexcept:
 
 
 def order_parameter(theta):
-    """Order parameter and mean phase of each row of theta (T, N), a float64 array in C order: two arrays (T,)."""
+    """Order parameter and mean phase of each row of theta (T, N), float64 in C order: two arrays (T,)."""
     cdef int64_t rows = theta.shape[0], n = theta.shape[1]
     cdef object length = np.empty(rows)
     cdef object angle = np.empty(rows)

@@ -40,7 +40,7 @@ def header() -> str:
         "    int stages;",
         "    double a[SPO_MAX_STAGES][SPO_MAX_STAGES]; /* strictly lower triangle */",
         "    double b[SPO_MAX_STAGES];                 /* weights of the solution */",
-        "    double error[SPO_MAX_STAGES];             /* those of solution - embedded solution */",
+        "    double embedded[SPO_MAX_STAGES];          /* weights of the lower-order solution, or zeros */",
         "} spo_tableau;",
         "",
         "static const spo_tableau spo_tableaux[] = {",
@@ -48,10 +48,12 @@ def header() -> str:
     for tableau in load_tableaux().values():
         rows = [numbers(row) for row in tableau.a[1:]]
         matrix = "{" + ",\n      ".join(["{0}", *rows]) + "}"
-        error = numbers(tableau.error) if tableau.error else "{0}"
+        embedded = "{0}"
+        if tableau.error:
+            embedded = numbers(b - e for b, e in zip(tableau.b, tableau.error, strict=True))
         lines += [
             f"    /* {tableau.name}: {tableau.reference} */",
-            f"    {{{tableau.stages},\n     {matrix},\n     {numbers(tableau.b)},\n     {error}}},",
+            f"    {{{tableau.stages},\n     {matrix},\n     {numbers(tableau.b)},\n     {embedded}}},",
         ]
     return "\n".join([*lines, "};", ""])
 

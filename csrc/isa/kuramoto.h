@@ -112,13 +112,14 @@ static void drift(const spo_network *network, const double *knm, const spo_run_s
     }
 }
 
-/* y = theta + dt sum_j weight_j slope_j over padded oscillators. */
+/* y = theta + dt sum_j weight_j slope_j over padded oscillators; the sum is rounded before it is added, so
+ * that two such results lie on one grid and their difference is that of the stored numbers. */
 INLINE vd combine(const double *theta, double dt, const double *weight, int count, const double *slopes,
                   int64_t padded, int64_t i) {
     vd sum = {0};
     for (int j = 0; j < count; ++j)
         if (weight[j] != 0) sum = v_fma(v_load(slopes + j * padded + i), v_set(weight[j]), sum);
-    return v_fma(sum, v_set(dt), v_load(theta + i));
+    return v_load(theta + i) + sum * dt;
 }
 
 /* Stages 2 ... of the method from the first slope; leaves y, wrapped, in w->next. Not finite: returns 1. For
@@ -148,11 +149,10 @@ static int attempt(const spo_network *network, const spo_integrator *integrator,
     drift(network, knm, w, w->slopes + inner * padded);
     vd largest = {0}, trouble = {0};
     for (int64_t i = 0; i < padded; i += SPO_LANES) {
-        vd estimate = {0};
-        for (int j = 0; j < method->stages; ++j)
-            estimate = v_fma(v_load(w->slopes + j * padded + i), v_set(method->error[j]), estimate);
-        const vd size = v_max(v_abs(v_load(w->theta + i)), v_abs(v_load(w->stage + i)));
-        vd ratio = v_abs(estimate * dt) / v_fma(v_set(integrator->rtol), size, v_set(integrator->atol));
+        const vd y = v_load(w->stage + i);
+        const vd lower = combine(w->theta, dt, method->embedded, method->stages, w->slopes, padded, i);
+        const vd size = v_max(v_abs(v_load(w->theta + i)), v_abs(y));
+        vd ratio = v_abs(y - lower) / v_fma(v_set(integrator->rtol), size, v_set(integrator->atol));
         if (n - i < SPO_LANES) ratio = v_and(ratio, V_IOTA < (double)(n - i));
         trouble += ratio - ratio;
         largest = v_max(ratio, largest);

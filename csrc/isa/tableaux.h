@@ -6,7 +6,7 @@ typedef struct {
     int stages;
     double a[SPO_MAX_STAGES][SPO_MAX_STAGES]; /* strictly lower triangle */
     double b[SPO_MAX_STAGES];                 /* weights of the solution */
-    double error[SPO_MAX_STAGES];             /* those of solution - embedded solution */
+    double embedded[SPO_MAX_STAGES];          /* weights of the lower-order solution, or zeros */
 } spo_tableau;
 
 static const spo_tableau spo_tableaux[] = {
@@ -33,5 +33,5 @@ static const spo_tableau spo_tableaux[] = {
       {9017.0 / 3168, -355.0 / 33, 46732.0 / 5247, 49.0 / 176, -5103.0 / 18656},
       {35.0 / 384, 0, 500.0 / 1113, 125.0 / 192, -2187.0 / 6784, 11.0 / 84}},
      {35.0 / 384, 0, 500.0 / 1113, 125.0 / 192, -2187.0 / 6784, 11.0 / 84, 0},
-     {71.0 / 57600, 0, -71.0 / 16695, 71.0 / 1920, -17253.0 / 339200, 22.0 / 525, -1.0 / 40}},
+     {5179.0 / 57600, 0, 7571.0 / 16695, 393.0 / 640, -92097.0 / 339200, 187.0 / 2100, 1.0 / 40}},
 };
