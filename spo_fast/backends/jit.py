@@ -1,0 +1,397 @@
+"""The Numba backend: the kernels of ``spo_fast.kernels`` behind the backend protocol.
+
+Loops over steps run in compiled code without the GIL. Every matrix enters the kernels as a read-only view
+and every vector as a writable array, so that each kernel is compiled once, whatever the flags of the
+caller's arrays are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spo_fast.backends.record import Record
+from spo_fast.backends.status import Status
+from spo_fast.kernels import kuramoto as steps
+from spo_fast.kernels import modulation as attention
+from spo_fast.kernels.vectormath import wrap
+from spo_fast.validation import (
+    ModulationParameters,
+    Network,
+    as_coupling,
+    as_output,
+    as_phases,
+    explain_coupling,
+    explain_nonfinite,
+    unexplained,
+)
+
+NAME = "numba"
+
+_METHODS = {"euler": steps.EULER, "rk4": steps.RK4, "rk45": steps.RK45}
+_NO_ROW = np.empty(0)
+
+
+def _no_matrix() -> np.ndarray:
+    """An empty matrix that stands for "none"; a fresh one, since views of it are handed out."""
+    return np.empty((0, 0))
+
+
+def _readonly(array: np.ndarray) -> np.ndarray:
+    """The same data as a plain read-only array."""
+    view = array.view(np.ndarray)
+    view.flags.writeable = False
+    return view
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """The array itself, or a copy when it may not be written to or is of a subclass."""
+    return array if type(array) is np.ndarray and array.flags.writeable else np.array(array)
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """The array itself, or the same data without its subclass."""
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
+def _weights(parameters: ModulationParameters) -> tuple[np.ndarray | int | float, ...]:
+    """The kernels' arguments from ``w_q`` to ``lambda_``.
+
+    Arrays are copies, which stay writable when pickled.
+    """
+    p = parameters
+    projections = (np.array(p.w_q), np.array(p.w_k), np.array(p.w_v), np.array(p.w_o))
+    return (*projections, p.block_size, np.array(p.temperature), p.lambda_)
+
+
+def _refuse(status: int, knm: np.ndarray, theta: np.ndarray) -> None:
+    """Raise the ValueError that belongs to a kernel's status."""
+    explain_coupling(knm)
+    explain_nonfinite(theta=theta)
+    unexplained(status)
+
+
+# ---------------------------------------------------------------- modulation
+
+
+class ModulationPlan:
+    """Modulation with given parameters of whatever coupling comes; may be shared by threads.
+
+    Parameters
+    ----------
+    parameters : ModulationParameters
+        Checked parameters.
+    """
+
+    def __init__(self, parameters: ModulationParameters) -> None:
+        self.parameters = parameters
+        self._arguments = _weights(parameters)
+
+    def __call__(self, knm: object, theta: object, out: np.ndarray | None = None) -> np.ndarray:
+        """Modulated coupling of one state.
+
+        Parameters
+        ----------
+        knm : array_like, shape (N, N)
+            Symmetric coupling with a zero diagonal; only read.
+        theta : array_like, shape (N,), radians
+            Phases.
+        out : ndarray, shape (N, N), optional
+            Receives the result.
+
+        Returns
+        -------
+        ndarray, shape (N, N)
+            K'; `out` if given. Cost N^2 H exponentials and N^2 (3 d + 1) multiply-adds.
+
+        Raises
+        ------
+        ValueError
+            For input that is not of that form or not finite.
+        """
+        coupling = as_coupling(knm)
+        n = coupling.shape[0]
+        phases = _writable(as_phases(theta, n))
+        result = np.empty((n, n)) if out is None else as_output(out, n, knm)
+        status = attention.modulate(_readonly(coupling), phases, *self._arguments, _plain(result))
+        if status != Status.OK:
+            _refuse(status, coupling, phases)
+        return result
+
+    def bind(self, knm: object) -> BoundModulation:
+        """Return the modulation of a copy of `knm`.
+
+        Parameters
+        ----------
+        knm : array_like, shape (N, N)
+            Symmetric coupling with a zero diagonal.
+
+        Raises
+        ------
+        ValueError
+            If it is not of that form or not finite.
+        """
+        return BoundModulation(self.parameters, knm)
+
+
+class BoundModulation:
+    """Modulation of one coupling, of which it keeps a copy; may be shared by threads.
+
+    Parameters
+    ----------
+    parameters : ModulationParameters
+        Checked parameters.
+    knm : array_like, shape (N, N)
+        Symmetric coupling with a zero diagonal.
+
+    Attributes
+    ----------
+    knm : ndarray, shape (N, N)
+        The copy, read-only.
+    """
+
+    def __init__(self, parameters: ModulationParameters, knm: object) -> None:
+        self.parameters = parameters
+        self.knm = np.array(as_coupling(knm), subok=False)
+        self.knm.flags.writeable = False
+        self._arguments = _weights(parameters)
+        self._structure = _inspect(self.knm)
+
+    def __call__(self, theta: object, out: np.ndarray | None = None) -> np.ndarray:
+        """Modulated coupling of one state; shape (N, N), `out` if given.
+
+        ValueError for phases that are not finite.
+        """
+        n = self.knm.shape[0]
+        phases = self._phases(theta)
+        result = np.empty((n, n)) if out is None else as_output(out, n, self.knm)
+        attention.apply_modulation(
+            _readonly(self.knm), self._structure, phases, *self._arguments, _plain(result)
+        )
+        return result
+
+    def factors(self, theta: object) -> np.ndarray:
+        """Unit outputs of one state, shape (N, d). ValueError for phases that are not finite."""
+        phases = self._phases(theta)
+        units = np.empty((phases.size, self.parameters.d_model))
+        attention.apply_factors(_readonly(self.knm), self._structure, phases, *self._arguments[:-1], units)
+        return units
+
+    def _phases(self, theta: object) -> np.ndarray:
+        phases = _writable(as_phases(theta, self.knm.shape[0]))
+        explain_nonfinite(theta=phases)
+        return phases
+
+
+def _inspect(knm: np.ndarray) -> int:
+    """Structure bits of a good coupling; ValueError for any other."""
+    status, structure = attention.inspect_coupling(_readonly(knm))
+    if status != Status.OK:
+        explain_coupling(knm)
+        unexplained(status)
+    return int(structure)
+
+
+# ---------------------------------------------------------------- integration
+
+
+class _Window:
+    """The part of a recorded array that a call writes, as the contiguous array that a kernel takes.
+
+    Parameters
+    ----------
+    array : ndarray or None
+        Recorded array, any strides.
+    start, count : int
+        First row to be written and number of rows.
+    empty : ndarray
+        Stands for "not wanted".
+    """
+
+    def __init__(self, array: np.ndarray | None, start: int, count: int, empty: np.ndarray) -> None:
+        self._part = None if array is None else array[start : start + count]
+        self.rows = empty if self._part is None else np.ascontiguousarray(self._part)
+
+    def close(self, count: int) -> None:
+        """Bring the rows that were written home, when the kernel wrote to a copy."""
+        if self._part is not None and not np.shares_memory(self._part, self.rows):
+            self._part[:count] = self.rows[:count]
+
+
+class _Lag:
+    """Lagged parts of a coupling, made once per network.
+
+    Parameters
+    ----------
+    network : Network
+        Whose lag matrix to use; with modulation only its cosines and sines are kept, the parts follow K'.
+    """
+
+    def __init__(self, network: Network) -> None:
+        shape = (0, 0) if network.alpha is None else network.knm.shape
+        self.cos, self.sin = np.empty(shape), np.empty(shape)
+        self.knm_cos, self.knm_sin = _no_matrix(), _no_matrix()
+        if network.alpha is None:
+            return
+        unmodulated = network.modulation is None
+        factor = network.knm if unmodulated else np.ones(shape)
+        steps.lagged_coupling(_readonly(factor), _readonly(network.alpha), self.cos, self.sin)
+        if not unmodulated:
+            self.knm_cos, self.knm_sin = np.empty(shape), np.empty(shape)
+
+
+class Integration:
+    """One trajectory being advanced; owns its scratch, so it serves one thread at a time.
+
+    Parameters
+    ----------
+    n : int
+        Number of oscillators.
+    method : {"euler", "rk4", "rk45"}
+        Integrator.
+    dt : float
+        Step size in units of time; for rk45 the first one, and a tenth of the largest.
+    atol, rtol : float
+        Tolerances of rk45.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (n,), radians
+        Current state, wrapped into [0, 2 pi).
+    t : float
+        Current time.
+    dt : float
+        Step size that will be tried next.
+    step : int
+        Steps taken since `start`.
+    """
+
+    def __init__(self, n: int, method: str, dt: float, atol: float, rtol: float) -> None:
+        self._method = _METHODS[method]
+        self._dt0, self._atol, self._rtol = float(dt), float(atol), float(rtol)
+        self._work = np.empty((steps.WORK_ROWS, n))
+        self._network: Network | None = None
+        self.theta = np.zeros(n)
+        self.start(self.theta)
+
+    def set_network(self, network: Network) -> None:
+        """Take a right-hand side, which is kept by reference.
+
+        Parameters
+        ----------
+        network : Network
+            Checked kinds and shapes; its arrays may be read-only.
+
+        Raises
+        ------
+        ValueError
+            If the coupling is to be modulated and is not symmetric, finite and of zero diagonal.
+        """
+        self._network = network
+        self._omega = _writable(network.omega)
+        self._drive = steps.make_drive(network.uniform_alpha, network.zeta, network.psi)
+        self._lag = _Lag(network)
+        self._current = False
+        if network.modulation is not None:
+            self._structure = _inspect(network.knm)
+            self._arguments = _weights(network.modulation)
+            self._modulated = np.empty(network.knm.shape)
+
+    def start(self, theta: np.ndarray) -> None:
+        """Begin at step 0 and time 0 from phases of any size, shape (n,), radians, which are wrapped."""
+        wrap(np.array(theta, dtype=np.float64), self.theta)
+        self.t, self.step, self.dt = 0.0, 0, self._dt0
+        self._current = False  # a modulated coupling kept from another run does not belong to this one
+
+    def advance(self, n_steps: int, record: Record | None = None) -> int:
+        """Take steps until `n_steps` are done or the state turns non-finite.
+
+        Parameters
+        ----------
+        n_steps : int
+            Number of steps.
+        record : Record, optional
+            What to write on the way.
+
+        Returns
+        -------
+        Status
+            ``OK``, or ``NONFINITE_STATE`` with the last good state, time and step kept. Cost of a step: one
+            right-hand side (2 N^2 multiply-adds, twice that with a lag matrix) for euler, 4 for rk4, 6 or
+            more for rk45.
+        """
+        if self._network is None:
+            raise RuntimeError("set_network must come before advance")
+        record = record or Record()
+        observed = [
+            _Window(a, self.step, n_steps + 1, _NO_ROW) for a in (record.R, record.psi, record.t_observe)
+        ]
+        stored = self._stored(record, n_steps)
+        clock = np.array((self.t, self.dt, self._dt0))
+        common = (
+            self._method, self.step, n_steps, self.theta, clock, self._atol, self._rtol, self._omega,
+            *self._coupling(self._network), self._drive, self._work,
+            record.every, *(window.rows for window in (*stored, *observed)),
+        )  # fmt: skip
+        if self._network.modulation is None:
+            status, taken = steps.advance(*common)
+        else:
+            status, taken = steps.advance_modulated(*common, *self._modulation(self._network))
+        self._close(taken, clock, record, stored, observed)
+        return Status(status)
+
+    def _stored(self, record: Record, n_steps: int) -> list[_Window]:
+        """Windows on the stored states and times that fall into the coming steps."""
+        done = self.step // record.every if record.every else 0
+        count = (self.step + n_steps) // record.every - done if record.every else 0
+        theta, times = (record.theta, record.t) if count else (None, None)
+        return [_Window(theta, done + 1, count, _no_matrix()), _Window(times, done + 1, count, _NO_ROW)]
+
+    def _close(
+        self, taken: int, clock: np.ndarray, record: Record, stored: list[_Window], observed: list[_Window]
+    ) -> None:
+        """Adopt what a kernel did."""
+        rows = (self.step + taken) // record.every - self.step // record.every if record.every else 0
+        for window in stored:
+            window.close(rows)
+        for window in observed:
+            window.close(taken + 1)
+        self.step += int(taken)
+        self.t, self.dt = float(clock[0]), float(clock[1])
+        self._current = self._current or taken > 0
+
+    def _coupling(self, network: Network) -> tuple[np.ndarray, np.ndarray]:
+        """Coupling and its sine part as the right-hand side reads them."""
+        lag = self._lag
+        if network.modulation is None:
+            plain = network.alpha is None
+            return _readonly(network.knm if plain else lag.cos), _readonly(lag.sin)
+        followed = self._modulated if network.alpha is None else lag.knm_cos
+        return _readonly(followed), _readonly(lag.knm_sin)
+
+    def _modulation(self, network: Network) -> tuple[object, ...]:
+        """What ``advance_modulated`` takes beyond ``advance``."""
+        lag = self._lag
+        return (
+            _readonly(network.knm), self._structure, *self._arguments, network.modulate_every, self._current,
+            self._modulated, lag.cos, lag.sin, lag.knm_cos, lag.knm_sin,
+        )  # fmt: skip
+
+
+def order_parameter(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Order parameter and mean phase of each row.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (T, N), radians
+        States, C order.
+
+    Returns
+    -------
+    r : ndarray, shape (T,)
+        In [0, 1]; 0 for N = 0.
+    psi : ndarray, shape (T,), radians
+        In [0, 2 pi). Cost O(T N).
+    """
+    r, psi = np.empty(theta.shape[0]), np.empty(theta.shape[0])
+    steps.order_parameter(_readonly(theta), r, psi)
+    return r, psi

@@ -1,0 +1,554 @@
+"""The one place where input is checked and refused.
+
+Every refusal is a `ValueError` that names the argument and says what came. Good float64 arrays in C order
+pass through untouched and unread: whether their entries are finite, symmetric and so on is seen by the
+kernels, which read them anyway; after a kernel's refusal `explain_coupling` and `explain_nonfinite` find the
+entry to blame.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NoReturn
+
+import numpy as np
+
+TWO_PI = 2.0 * np.pi
+SYMMETRY_TOLERANCE = 1e-12  # relative and absolute; also the bound on the diagonal
+
+_FLOAT64 = np.dtype(np.float64)
+_REAL_KINDS = "iuf"
+_BLOCK_ENTRIES = 1 << 18  # entries looked at in one go by the explaining passes: 2 MB of doubles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModulationParameters:
+    """Checked parameters of a modulation; H heads, model width d, head width d_h = d/H.
+
+    Attributes
+    ----------
+    n_heads, d_model : int
+        H and d.
+    block_size : int
+        Largest |i - j| that is modulated; -1 means no limit.
+    temperature : ndarray, shape (H,)
+        Softmax temperature of each head.
+    lambda_ : float
+        Modulation strength.
+    w_q, w_k, w_v : ndarray, shape (H, d, d_h)
+        Projections of the phase embedding, C order.
+    w_o : ndarray, shape (d, d)
+        Output projection, C order.
+    """
+
+    n_heads: int
+    d_model: int
+    block_size: int
+    temperature: np.ndarray
+    lambda_: float
+    w_q: np.ndarray
+    w_k: np.ndarray
+    w_v: np.ndarray
+    w_o: np.ndarray
+
+
+@dataclass(slots=True, eq=False)
+class Network:
+    """Everything in the right-hand side but the phases.
+
+    Attributes
+    ----------
+    omega : ndarray, shape (N,), rad per time unit
+        Natural frequencies.
+    knm : ndarray, shape (N, N), rad per time unit
+        Coupling, row i is pulled by its columns; C order.
+    alpha : ndarray, shape (N, N), radians, or None
+        Phase lags where they differ from pair to pair.
+    uniform_alpha : float, radians
+        The one phase lag where `alpha` is None, else 0.
+    zeta, psi : float
+        Strength (rad per time unit) and phase (radians) of the external drive.
+    modulation : ModulationParameters or None
+        How the coupling follows the phases.
+    modulate_every : int
+        Steps for which a modulated coupling is kept.
+    """
+
+    omega: np.ndarray
+    knm: np.ndarray
+    alpha: np.ndarray | None
+    uniform_alpha: float
+    zeta: float
+    psi: float
+    modulation: ModulationParameters | None = None
+    modulate_every: int = 1
+
+
+# ---------------------------------------------------------------- scalars
+
+
+def describe(value: Any) -> str:
+    """Return a short text for an error message: the value of a scalar, type and shape of anything larger."""
+    if isinstance(value, str | bytes | bool | int | float | complex | np.generic) or value is None:
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        dtype = getattr(value, "dtype", None)
+        kind = "" if dtype is None else f" and dtype {dtype}"
+        return f"{type(value).__name__} of shape {shape}{kind}"
+    return f"an object of type {type(value).__name__}"
+
+
+def integer(value: Any, name: str, minimum: int | None = None) -> int:
+    """Return `value` as an int; bools and floats, also integral ones, are refused.
+
+    Raises
+    ------
+    ValueError
+        If `value` is no integer or is below `minimum`.
+    """
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    try:
+        if isinstance(value, bool) or kind == "b" or getattr(value, "ndim", 0) != 0:
+            raise TypeError
+        result = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be an integer, got {describe(value)}") from None
+    if minimum is not None and result < minimum:
+        raise ValueError(f"{name} must be an integer >= {minimum}, got {result}")
+    return result
+
+
+def number(value: Any, name: str, *, minimum: float | None = None, positive: bool = False) -> float:
+    """Return `value` as a finite float; bools, complex numbers and strings are refused.
+
+    Raises
+    ------
+    ValueError
+        If `value` is no real number, not finite, below `minimum`, or not positive where that is asked.
+    """
+    result: float = value if type(value) is float else _as_float(value, name)
+    if not math.isfinite(result):
+        raise ValueError(f"{name} must be finite, got {describe(value)}")
+    if positive and result <= 0.0:
+        raise ValueError(f"{name} must be positive, got {result!r}")
+    if minimum is not None and result < minimum:
+        raise ValueError(f"{name} must be >= {minimum:g}, got {result!r}")
+    return result
+
+
+def _as_float(value: Any, name: str) -> float:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} must be a real number, got {describe(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def choice(value: Any, name: str, allowed: tuple[str, ...]) -> str:
+    """Return `value` if it is one of the `allowed` strings.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    if not isinstance(value, str) or value not in allowed:
+        listed = ", ".join(repr(word) for word in allowed)
+        raise ValueError(f"{name} must be one of {listed}, got {describe(value)}")
+    return value
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether `value` is meant as one number (anything without dimension or length), whatever its type."""
+    dimensions = getattr(value, "ndim", None)
+    if dimensions is not None:
+        return bool(dimensions == 0)
+    return isinstance(value, str | bytes) or not hasattr(value, "__len__")
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def real_array(value: Any, name: str) -> np.ndarray:
+    """Return `value` as a float64 array in C order, the very object when it is one already.
+
+    Integers, float16, float32, long doubles, any strides and byte orders are converted. Data that is no real
+    number is refused, also where a conversion would hide it: ``[0.0, True]``. Entries of arrays are not read.
+
+    Raises
+    ------
+    ValueError
+        For sparse and masked arrays, and for bool, complex, string or object data.
+    """
+    if type(value) is np.ndarray and value.dtype is _FLOAT64:
+        flags = value.flags
+        if flags.c_contiguous and flags.aligned:
+            return value  # read-only arrays and memory maps included
+    _refuse_sparse(value, name)
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(f"{name} must be a plain array, got a masked array of shape {value.shape}")
+    if isinstance(value, list | tuple):
+        return _from_list(value, name)
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # whatever an object's __array__ raises
+        what = describe(value)
+        raise ValueError(f"{name} must be an array of real numbers, got {what}: {error}") from error
+    if array.dtype.kind not in _REAL_KINDS:
+        raise ValueError(f"{name} must hold real numbers, got {describe(value)}")
+    with np.errstate(over="ignore"):  # a long double too large for float64 becomes inf, refused later
+        return np.require(array, _FLOAT64, ["C", "A"])
+
+
+def _refuse_sparse(value: Any, name: str, wanted: str = "a dense array") -> None:
+    sparse = sys.modules.get("scipy.sparse")  # not imported: a sparse matrix exists only where it already is
+    if sparse is not None and sparse.issparse(value):
+        raise ValueError(f"{name} must be {wanted}, got {type(value).__name__} of shape {value.shape}")
+
+
+def _from_list(value: list | tuple, name: str) -> np.ndarray:
+    boxed = _boxed(value, name)
+    for index, entry in np.ndenumerate(boxed):
+        if isinstance(entry, list | tuple):
+            raise ValueError(f"{name} must be a regular array, got rows of different lengths")
+        if isinstance(entry, bool | np.bool_) or not isinstance(entry, Real):
+            raise ValueError(f"{name} must hold real numbers, got {describe(entry)} at {_place(index)}")
+    try:
+        return np.array(boxed, dtype=_FLOAT64, order="C")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must hold real numbers that fit float64: {error}") from error
+
+
+def _boxed(value: list | tuple, name: str) -> np.ndarray:
+    """Return the entries as Python objects, so that a bool among floats is still a bool."""
+    try:
+        return np.array(value, dtype=object)
+    except Exception as error:
+        raise ValueError(f"{name} must be a regular array of real numbers: {error}") from error
+
+
+def _place(index: tuple[int, ...]) -> str:
+    return f"index {index[0]}" if len(index) == 1 else f"index ({', '.join(map(str, index))})"
+
+
+def as_coupling(knm: Any, name: str = "knm") -> np.ndarray:
+    """Return `knm` as a square float64 matrix in C order, the very object when it is one already.
+
+    Raises
+    ------
+    ValueError
+        If it is sparse, not square, or no array of real numbers. Its entries are not read.
+    """
+    if type(knm) is not np.ndarray:
+        _refuse_sparse(knm, name, "a dense (N, N) array")
+    array = real_array(knm, name)
+    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+        raise ValueError(f"{name} must be a square (N, N) matrix, got shape {array.shape}")
+    return array
+
+
+def as_phases(theta: Any, n: int | None, name: str = "theta") -> np.ndarray:
+    """Return `theta` as a float64 vector of length `n` (any length for None), never broadcast.
+
+    Raises
+    ------
+    ValueError
+        For any other shape, (n, 1) and (1, n) included, and for data that is no real number.
+    """
+    array = real_array(theta, name)
+    if array.ndim != 1 or (n is not None and array.shape[0] != n):
+        wanted = "(N,)" if n is None else f"({n},)"
+        raise ValueError(f"{name} must have shape {wanted}, got {array.shape}")
+    return array
+
+
+def as_trajectory(theta: Any, name: str = "theta") -> np.ndarray:
+    """Return `theta` as a float64 array of shape (N,) or (T, N).
+
+    Raises
+    ------
+    ValueError
+        For any other number of dimensions, and for data that is no real number.
+    """
+    array = real_array(theta, name)
+    if array.ndim not in (1, 2):
+        raise ValueError(f"{name} must have shape (N,) or (T, N), got {array.shape}")
+    return array
+
+
+def as_output(out: Any, n: int, knm: Any, name: str = "out") -> np.ndarray:
+    """Return `out` itself if a kernel may write an (n, n) result to it.
+
+    Parameters
+    ----------
+    knm : object
+        The coupling as the caller gave it, before any conversion: `out` may not share its memory.
+
+    Raises
+    ------
+    ValueError
+        If `out` is no writable, aligned float64 array of that shape in C order, or overlaps `knm`.
+    """
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise ValueError(f"{name} must be a float64 array of shape ({n}, {n}), got {describe(out)}")
+    if out.dtype != _FLOAT64 or not out.dtype.isnative:
+        raise ValueError(f"{name} must have dtype float64, got {out.dtype.str}")
+    if out.shape != (n, n):
+        raise ValueError(f"{name} must have shape ({n}, {n}), got {out.shape}")
+    flags = out.flags
+    if not (flags.c_contiguous and flags.aligned):
+        raise ValueError(f"{name} must be an aligned array in C order, got strides {out.strides}")
+    if not flags.writeable:
+        raise ValueError(f"{name} must be writable, got a read-only array")
+    if isinstance(knm, np.ndarray) and _overlap(out, knm):
+        raise ValueError(f"{name} must not overlap knm, got an array that shares its memory")
+    return out
+
+
+def _overlap(first: np.ndarray, second: np.ndarray) -> bool:
+    if not np.may_share_memory(first, second):
+        return False
+    try:
+        return np.shares_memory(first, second, max_work=1000)  # type: ignore[arg-type]  # any bound is taken
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _require_shape(array: np.ndarray, name: str, shape: tuple[int, ...], symbols: str = "") -> None:
+    if array.shape != shape:
+        raise ValueError(f"{name} must have shape {symbols}{shape}, got {array.shape}")
+
+
+# ---------------------------------------------------------------- composites
+
+
+def modulation_parameters(
+    w_q: Any,
+    w_k: Any,
+    w_v: Any,
+    w_o: Any,
+    *,
+    n_heads: Any,
+    block_size: Any,
+    temperature: Any,
+    lambda_: Any,
+) -> ModulationParameters:
+    """Check the parameters of a modulation; all four projections must be given. O(d^2).
+
+    Parameters
+    ----------
+    w_q, w_k, w_v : array_like, shape (H, d, d/H)
+        Projections to queries, keys and values.
+    w_o : array_like, shape (d, d)
+        Output projection.
+    n_heads : int
+        H, a divisor of d.
+    block_size : int or None
+        Largest modulated distance |i - j|, at least 1; None for no limit.
+    temperature : float or array_like, shape (H,)
+        Positive.
+    lambda_ : float
+        At least 0.
+
+    Returns
+    -------
+    ModulationParameters
+        With arrays of its own, read-only.
+
+    Raises
+    ------
+    ValueError
+        If anything is of the wrong kind, shape or range, or so large that logits or outputs would overflow.
+    """
+    heads = integer(n_heads, "n_heads", 1)
+    block = -1 if block_size is None else integer(block_size, "block_size", 1)
+    strength = number(lambda_, "lambda_", minimum=0.0)
+    tau = _temperature(temperature, heads)
+    queries, keys, values, output = _projections(w_q, w_k, w_v, w_o, heads)
+    _refuse_overflow(queries, keys, values, output, tau)
+    d_model = output.shape[0]
+    return ModulationParameters(heads, d_model, block, tau, strength, queries, keys, values, output)
+
+
+def _temperature(value: Any, heads: int) -> np.ndarray:
+    if is_scalar(value):
+        return _own(np.full(heads, number(value, "temperature", positive=True)))
+    tau = real_array(value, "temperature")
+    if tau.shape != (heads,):
+        raise ValueError(f"temperature must be a number or have shape ({heads},), got {tau.shape}")
+    explain_nonfinite(temperature=tau)
+    for head, entry in enumerate(tau.tolist()):
+        number(entry, f"temperature[{head}]", positive=True)
+    return _own(tau)
+
+
+def _projections(w_q: Any, w_k: Any, w_v: Any, w_o: Any, heads: int) -> tuple[np.ndarray, ...]:
+    given = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    arrays = {name: real_array(value, name) for name, value in given.items()}
+    width = _model_width(arrays["w_q"], heads)
+    for name in ("w_q", "w_k", "w_v"):
+        _require_shape(arrays[name], name, (heads, width, width // heads), "(n_heads, d, d/n_heads) = ")
+    _require_shape(arrays["w_o"], "w_o", (width, width), "(d, d) = ")
+    explain_nonfinite(**arrays)
+    return tuple(_own(array) for array in arrays.values())
+
+
+def _model_width(w_q: np.ndarray, heads: int) -> int:
+    if w_q.ndim != 3:
+        raise ValueError(f"w_q must have shape (n_heads, d, d/n_heads), got {w_q.shape}")
+    width = w_q.shape[1]
+    if width < 2 or width % 2:
+        raise ValueError(f"w_q must have shape (n_heads, d, d/n_heads) with an even d >= 2, got {w_q.shape}")
+    if width % heads:
+        raise ValueError(f"n_heads must divide the model width d = {width}, got {heads}")
+    return width
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    copy = np.array(array, dtype=_FLOAT64, order="C")
+    copy.flags.writeable = False
+    return copy
+
+
+def _refuse_overflow(
+    w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray, w_o: np.ndarray, tau: np.ndarray
+) -> None:
+    """Refuse weights that let a logit or a squared output overflow; the embedding's entries are at most 1."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        bound_q, bound_k, bound_v = (np.abs(w).sum(axis=1) for w in (w_q, w_k, w_v))
+        logits = (bound_q * bound_k).sum(axis=1) / tau
+        output = ((bound_v.reshape(-1) @ np.abs(w_o)) ** 2).sum()
+        inverse = 1.0 / tau
+    if not (np.isfinite(logits).all() and np.isfinite(inverse).all()):
+        largest = max(np.abs(w_q).max(), np.abs(w_k).max())
+        raise ValueError(
+            "temperature must not be so small, nor w_q and w_k so large, that attention logits overflow, "
+            f"got a smallest temperature of {tau.min():g} and a largest weight of {largest:g}"
+        )
+    if not np.isfinite(output):
+        largest = max(np.abs(w_v).max(), np.abs(w_o).max())
+        raise ValueError(
+            f"w_v and w_o must not be so large that outputs overflow, got a largest weight of {largest:g}"
+        )
+
+
+def network(
+    n: int, omega: Any, knm: Any, alpha: Any, zeta: Any, psi: Any, *, omega_name: str = "omega"
+) -> Network:
+    """Check kinds and shapes of a right-hand side for `n` oscillators; the entries of arrays are not read.
+
+    Parameters
+    ----------
+    omega : float or array_like, shape (n,), rad per time unit
+        A number stands for n equal frequencies.
+    knm : array_like, shape (n, n)
+        Coupling.
+    alpha : None, float or array_like, shape (n, n), radians
+        Phase lag.
+    zeta, psi : float
+        External drive.
+    omega_name : str
+        What the caller calls the frequencies.
+
+    Raises
+    ------
+    ValueError
+        If an argument is of the wrong kind or shape; nothing is broadcast but a number.
+    """
+    coupling = as_coupling(knm)
+    _require_shape(coupling, "knm", (n, n))
+    if is_scalar(omega):
+        frequencies = np.full(n, number(omega, omega_name))
+    else:
+        frequencies = as_phases(omega, n, omega_name)
+    lags, lag = _lags(alpha, n)
+    return Network(frequencies, coupling, lags, lag, number(zeta, "zeta"), number(psi, "psi"))
+
+
+def _lags(alpha: Any, n: int) -> tuple[np.ndarray | None, float]:
+    if alpha is None:
+        return None, 0.0
+    if is_scalar(alpha):
+        return None, number(alpha, "alpha")
+    lags = as_coupling(alpha, "alpha")
+    _require_shape(lags, "alpha", (n, n))
+    return lags, 0.0
+
+
+# ---------------------------------------------------------------- explanations after a kernel's refusal
+
+
+def explain_nonfinite(**arrays: np.ndarray) -> None:
+    """Raise for the first array that holds a non-finite entry; return None if all are finite.
+
+    Raises
+    ------
+    ValueError
+        With the array's name, the index and the value.
+    """
+    for name, array in arrays.items():
+        if not _all_finite(array):
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise ValueError(f"{name} must be finite, got {float(array[index])} at {_place(index)}")
+
+
+def _all_finite(array: np.ndarray) -> bool:
+    """Tell whether all entries are finite, without a temporary of their number in the usual case."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = array.sum()  # a NaN or an infinity never leaves a sum
+    return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
+
+
+def explain_coupling(knm: np.ndarray, name: str = "knm") -> None:
+    """Raise for what a modulation does not take in a coupling; return None if all is well. O(N^2).
+
+    A pair is symmetric when |K_ij - K_ji| <= 1e-12 (1 + min(|K_ij|, |K_ji|)).
+
+    Raises
+    ------
+    ValueError
+        For the first of: a non-finite entry, an asymmetric pair, a diagonal entry beyond 1e-12.
+    """
+    explain_nonfinite(**{name: knm})
+    n = knm.shape[0]
+    rows = max(1, _BLOCK_ENTRIES // max(n, 1))
+    for start in range(0, n, rows):
+        _explain_asymmetry(knm, start, min(n, start + rows), name)
+    diagonal = np.abs(np.diagonal(knm))
+    if n and diagonal.max() > SYMMETRY_TOLERANCE:
+        i = int(np.argmax(diagonal > SYMMETRY_TOLERANCE))
+        raise ValueError(f"{name} must have a zero diagonal, got {float(knm[i, i])!r} at index ({i}, {i})")
+
+
+def _explain_asymmetry(knm: np.ndarray, start: int, stop: int, name: str) -> None:
+    upper, lower = knm[start:stop], knm[:, start:stop].T
+    with np.errstate(over="ignore"):
+        allowed = SYMMETRY_TOLERANCE * (1.0 + np.minimum(np.abs(upper), np.abs(lower)))
+        bad = np.abs(upper - lower) > allowed
+    if bad.any():
+        i, j = (int(entry) for entry in np.argwhere(bad)[0])
+        i += start
+        raise ValueError(
+            f"{name} must be symmetric, got {float(knm[i, j])!r} at index ({i}, {j}) "
+            f"and {float(knm[j, i])!r} at index ({j}, {i})"
+        )
+
+
+def unexplained(status: int) -> NoReturn:
+    """Raise for a kernel's refusal that no explanation was found for.
+
+    Raises
+    ------
+    ValueError
+        Always.
+    """
+    raise ValueError(f"the input was refused with status {int(status)}")
