@@ -1,0 +1,1 @@
+"""Plain loops that state the formulas once more and import nothing from the package they judge."""
