@@ -1,0 +1,82 @@
+# Everything runs in .venv, made on demand from PYTHON (3.11 or newer); stamps keep finished work from being redone.
+# After a change under csrc/ or to the build files the next target rebuilds the native core in place.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+NATIVE := setup.py pyproject.toml $(wildcard spo_fast/*.pyx spo_fast/*.pxd) \
+	$(shell find csrc -name '*.[ch]' 2>/dev/null)
+OUT ?= out
+SIZES ?= 16,64,256
+PYTEST ?= $(BIN)/python -m pytest -W error
+NOJIT_TESTS ?= tests/kernels
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test nojit lint format bench dist sanitize toolchains clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf 'make %-11s %s\n' "$$name" "$$text"; done
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# The build requirements are installed once, as pyproject.toml lists them, instead of into a throwaway environment a build.
+# Editable: Python code is read from the checkout, the extension module is built into it.
+$(VENV)/.built: $(VENV)/.created $(NATIVE)
+	@echo "building spo_fast"
+	@rm -f spo_fast/_core*.so
+	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
+	@$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+# The package is there already: pip adds what its extra names and builds nothing again.
+$(VENV)/.extra-%: $(VENV)/.built
+	@echo "installing what $* needs"
+	@$(PIP) install "spo-fast[$*]"
+	@touch $@
+
+demo: $(VENV)/.extra-demo ## simulate the 16-layer network, with and without modulation, and draw it
+	@$(BIN)/spo-fast demo --out $(OUT)
+
+test: $(VENV)/.extra-test ## run the tests, compiled and then with the JIT off
+	$(PYTEST)
+	@$(MAKE) --no-print-directory nojit
+
+# NumPy's scalars warn of infinities where compiled code hands them on; all other warnings stay errors.
+nojit: $(VENV)/.extra-test ## run the kernel tests as plain Python
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -W ignore::RuntimeWarning $(NOJIT_TESTS)
+
+lint: $(VENV)/.extra-dev ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy spo_fast
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint spo_fast/*.pyx spo_fast/*.pxd
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name '*.[ch]')
+
+format: $(VENV)/.extra-dev ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(find csrc -name '*.[ch]')
+
+bench: $(VENV)/.extra-demo ## time the backends on this machine
+	@$(BIN)/spo-fast bench --sizes $(SIZES)
+
+dist: $(VENV)/.extra-dev ## build sdist and wheel, install the wheel in a fresh environment and run it
+	@rm -rf dist && mkdir dist
+	$(BIN)/python -m build --outdir dist . > dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
+	$(BIN)/python tools/check_dist.py dist
+
+sanitize: $(VENV)/.extra-test ## run the C tests under the address and undefined-behaviour sanitizers
+	$(BIN)/python tools/sanitize.py
+
+toolchains: ## fetch what further native backends need
+	@echo "toolchains: this version needs a C compiler and nothing else; nothing to fetch"
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -f spo_fast/_core.c spo_fast/_core*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
