@@ -90,7 +90,8 @@ int32_t spo_core_order_parameters(int64_t rows, int64_t n, const double *theta, 
     for (int64_t row = 0; row < rows; ++row) {
         double sine = 0, cosine = 0;
         spo_kernels_in_use()->order(n, theta + row * n, &sine, &cosine);
-        spo_order_from_sums(n, sine, cosine, r + row, psi + row);
+        r[row] = spo_radius(n, sine, cosine);
+        psi[row] = spo_mean_phase(n, sine, cosine);
     }
     return SPO_OK;
 }

@@ -31,17 +31,17 @@ static void sincos_array(int64_t n, const double *x, double *sine, double *cosin
 }
 
 static void order(int64_t n, const double *theta, double *sine_sum, double *cosine_sum) {
-    vd sine = {0}, cosine = {0}, s, c;
-    const int64_t whole = n - n % SPO_LANES;
-    for (int64_t i = 0; i < whole; i += SPO_LANES) {
-        v_sincos(v_load(theta + i), &s, &c);
-        sine += s;
-        cosine += c;
+    exact_sum sine = {{0}, {0}}, cosine = {{0}, {0}};
+    for (int64_t i = 0; i < n; i += SPO_LANES) {
+        const int64_t count = n - i < SPO_LANES ? n - i : SPO_LANES;
+        const vi wanted = (vi)(V_IOTA < (double)count);
+        vd s, c;
+        v_sincos(v_load_first(theta + i, count), &s, &c);
+        add_exactly(&sine, v_and(s, wanted));
+        add_exactly(&cosine, v_and(c, wanted));
     }
-    v_sincos(v_load_first(theta + whole, n - whole), &s, &c);
-    const vi wanted = (vi)(V_IOTA < (double)(n - whole));
-    *sine_sum = v_sum(sine + v_and(s, wanted));
-    *cosine_sum = v_sum(cosine + v_and(c, wanted));
+    *sine_sum = total_of(&sine);
+    *cosine_sum = total_of(&cosine);
 }
 
 /* A sum that does nothing but read: the bandwidth that a pass over K is held against. */

@@ -29,13 +29,16 @@ typedef struct spo_run_scratch {
 } spo_run_scratch;
 
 /* R and psi of n phases from the sums of their sines and cosines. */
-static inline void spo_order_from_sums(int64_t n, double sine, double cosine, double *r, double *psi) {
-    const double two_pi = 0x1.921fb54442d18p2;
+static inline double spo_radius(int64_t n, double sine, double cosine) {
     const double length = n > 0 ? hypot(sine, cosine) / (double)n : 0.0;
+    return length > 1.0 ? 1.0 : length;
+}
+
+static inline double spo_mean_phase(int64_t n, double sine, double cosine) {
+    const double two_pi = 0x1.921fb54442d18p2;
     double angle = n > 0 ? atan2(sine, cosine) : 0.0;
     if (angle < 0) angle += two_pi;
-    *r = length > 1.0 ? 1.0 : length;
-    *psi = angle < two_pi ? angle : angle == two_pi ? 0.0 : angle;
+    return angle == two_pi ? 0.0 : angle;
 }
 
 typedef struct spo_kernels {

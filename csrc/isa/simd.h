@@ -169,6 +169,31 @@ INLINE double v_sum(vd x) {
     return out[0];
 }
 
+/* A sum that carries its rounding errors along (A. Neumaier, Z. Angew. Math. Mech. 54 (1974) 39; the error of
+ * one addition by D. E. Knuth, The Art of Computer Programming 2, 4.2.2). */
+typedef struct {
+    vd sum, error;
+} exact_sum;
+
+INLINE void add_exactly(exact_sum *total, vd x) {
+    const vd sum = total->sum + x, from_x = sum - total->sum;
+    total->error += (total->sum - (sum - from_x)) + (x - from_x);
+    total->sum = sum;
+}
+
+/* The lanes added up in pairs, then pairs of pairs. */
+INLINE double total_of(const exact_sum *total) {
+    double sum[SPO_LANES], error = v_sum(total->error);
+    v_store(sum, total->sum);
+    for (int half = SPO_LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; ++lane) {
+            const double a = sum[lane], b = sum[lane + half], both = a + b, from_b = both - a;
+            error += (a - (both - from_b)) + (b - from_b);
+            sum[lane] = both;
+        }
+    return sum[0] + error;
+}
+
 INLINE double v_largest(vd x) {
     double largest = x[0];
     for (int lane = 1; lane < SPO_LANES; ++lane) largest = x[lane] > largest ? x[lane] : largest;
