@@ -8,56 +8,90 @@
 
 static int64_t stages_of(int64_t method) { return method == SPO_EULER ? 1 : method == SPO_RK4 ? 4 : 7; }
 
-int64_t spo_core_run_scratch(const spo_network *network, int64_t method) {
+static int64_t entries_of(const spo_network *network, const spo_sparse *sparse) {
+    return sparse ? sparse->start[network->n] : network->n * network->n;
+}
+
+int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, int64_t method) {
     const int64_t n = network->n, padded = spo_padded(n);
     int64_t doubles = SPO_PAD + SPO_PAD + (VECTORS + stages_of(method)) * padded;
-    if (network->alpha) doubles += (network->modulation ? 4 : 2) * n * n;
-    if (network->modulation) doubles += spo_core_modulation_scratch(n, network->modulation);
+    if (sparse) doubles += 2 * padded;
+    if (network->alpha) doubles += (network->modulation ? 4 : 2) * spo_padded(entries_of(network, sparse));
+    if (network->modulation)
+        doubles += sparse ? spo_core_sparse_scratch(n, network->modulation)
+                          : spo_core_modulation_scratch(n, network->modulation);
     return doubles;
 }
 
 /* Cuts scratch into the arrays of a run. */
-static spo_run_scratch spo_run_layout(const spo_network *network, int64_t method, double *scratch) {
-    const int64_t n = network->n, padded = spo_padded(n);
+static spo_run_scratch run_layout(const spo_network *network, const spo_sparse *sparse, int64_t method,
+                                  double *scratch) {
+    const int64_t padded = spo_padded(network->n);
     spo_run_scratch w = {0};
     double *free_from = spo_aligned(scratch);
+    w.sparse = sparse;
+    w.entries = entries_of(network, sparse);
     w.traits = (int32_t *)free_from;
     free_from += SPO_PAD;
     double **vectors[VECTORS] = {&w.omega, &w.theta, &w.next, &w.stage, &w.sine, &w.cosine, &w.pull, &w.push};
     for (int k = 0; k < VECTORS; ++k, free_from += padded) *vectors[k] = free_from;
     w.slopes = free_from;
     free_from += stages_of(method) * padded;
+    if (sparse) {
+        w.pairs = free_from;
+        free_from += 2 * padded;
+    }
     if (network->alpha) {
-        double **squares[4] = {&w.lag_cosine, &w.lag_sine, &w.alpha_cosine, &w.alpha_sine};
-        for (int k = 0; k < (network->modulation ? 4 : 2); ++k, free_from += n * n) *squares[k] = free_from;
+        double **lags[4] = {&w.lag_cosine, &w.lag_sine, &w.alpha_cosine, &w.alpha_sine};
+        for (int k = 0; k < (network->modulation ? 4 : 2); ++k, free_from += spo_padded(w.entries))
+            *lags[k] = free_from;
     }
     w.modulation = free_from;
     return w;
 }
 
-int32_t spo_core_prepare(const spo_network *network, int64_t method, double *scratch) {
+int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, int64_t method,
+                         double *scratch) {
     const int64_t n = network->n, padded = spo_padded(n);
-    const spo_run_scratch w = spo_run_layout(network, method, scratch);
+    const spo_run_scratch w = run_layout(network, sparse, method, scratch);
     memset(w.omega, 0, (size_t)((VECTORS + stages_of(method)) * padded) * sizeof(double));
     if (n > 0) memcpy(w.omega, network->omega, (size_t)n * sizeof(double));
     if (network->alpha) {
         double *cosine = network->modulation ? w.alpha_cosine : w.lag_cosine;
         double *sine = network->modulation ? w.alpha_sine : w.lag_sine;
-        spo_core_sincos(n * n, network->alpha, sine, cosine);
+        spo_core_sincos(w.entries, network->alpha, sine, cosine);
         if (!network->modulation)
-            for (int64_t e = 0; e < n * n; ++e) {
+            for (int64_t e = 0; e < w.entries; ++e) {
                 cosine[e] *= network->knm[e];
                 sine[e] *= network->knm[e];
             }
     }
-    return network->modulation ? spo_core_scan(n, network->knm, w.traits) : SPO_OK;
+    return network->modulation && !sparse ? spo_core_scan(n, network->knm, w.traits) : SPO_OK;
 }
 
-int32_t spo_core_run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
-                     int64_t n_steps, const spo_record *record, double *scratch) {
-    const spo_record nothing = {0, NULL, NULL, NULL, NULL, NULL};
-    const spo_run_scratch w = spo_run_layout(network, integrator->method, scratch);
+static const spo_record nothing = {0, NULL, NULL, NULL, NULL, NULL};
+
+int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const spo_integrator *integrator,
+                     spo_state *state, int64_t n_steps, const spo_record *record, double *scratch) {
+    const spo_run_scratch w = run_layout(network, sparse, integrator->method, scratch);
     return spo_kernels_in_use()->run(network, integrator, state, n_steps, record ? record : &nothing, &w);
+}
+
+int64_t spo_core_members_room(int64_t n) { return SPO_PAD + (6 + stages_of(SPO_RK4)) * n * SPO_PAD; }
+
+int32_t spo_core_run_members(const spo_network *network, const spo_integrator *integrator,
+                             spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
+                             double *scratch, double *room) {
+    const spo_run_scratch w = run_layout(network, NULL, integrator->method, scratch);
+    const spo_record *kept = record ? record : &nothing;
+    spo_kernels_in_use()->run_members(network, integrator, ensemble, n_steps, kept, &w, room);
+    for (int64_t step = ensemble->step; step <= ensemble->step + n_steps; ++step) {
+        if (kept->t_observe) kept->t_observe[step] = (double)step * integrator->dt;
+        if (kept->t && kept->every > 0 && step > ensemble->step && step % kept->every == 0)
+            kept->t[step / kept->every] = (double)step * integrator->dt;
+    }
+    ensemble->step += n_steps;
+    return SPO_OK;
 }
 
 static int acceptable(const spo_network *network, const spo_integrator *integrator, const spo_state *state,
@@ -78,10 +112,11 @@ static int acceptable(const spo_network *network, const spo_integrator *integrat
 int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
                          int64_t n_steps, const spo_record *record) {
     if (!acceptable(network, integrator, state, n_steps)) return SPO_INVALID_ARGUMENT;
-    double *scratch = malloc((size_t)spo_core_run_scratch(network, integrator->method) * sizeof(double));
+    double *scratch =
+        malloc((size_t)spo_core_run_scratch(network, NULL, integrator->method) * sizeof(double));
     if (!scratch) return SPO_OUT_OF_MEMORY;
-    int32_t status = spo_core_prepare(network, integrator->method, scratch);
-    if (status == SPO_OK) status = spo_core_run(network, integrator, state, n_steps, record, scratch);
+    int32_t status = spo_core_prepare(network, NULL, integrator->method, scratch);
+    if (status == SPO_OK) status = spo_core_run(network, NULL, integrator, state, n_steps, record, scratch);
     free(scratch);
     return status;
 }

@@ -72,6 +72,35 @@ int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const dou
     return SPO_OK;
 }
 
+int64_t spo_core_sparse_scratch(int64_t n, const spo_modulation *modulation) {
+    const int64_t padded = spo_padded(n), d_model = modulation->d_model;
+    /* harmonics (later unit outputs), projections by feature and by oscillator; one row of weights and of
+     * columns */
+    return SPO_PAD + 7 * d_model * padded + spo_padded(d_model) + 2 * padded;
+}
+
+int32_t spo_core_modulate_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
+                                 const spo_modulation *modulation, double *scratch, double *out) {
+    const spo_kernels *kernels = spo_kernels_in_use();
+    double *unit;
+    const int32_t status = kernels->units_sparse(n, sparse, knm, theta, modulation, scratch, &unit);
+    if (status != SPO_OK) return status;
+    if (modulation->lambda == 0)
+        memcpy(out, knm, (size_t)sparse->start[n] * sizeof(double));
+    else
+        kernels->scale_sparse(n, sparse, modulation, unit, out);
+    return SPO_OK;
+}
+
+int32_t spo_core_factors_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
+                                const spo_modulation *modulation, double *scratch, double *factors) {
+    double *unit;
+    const int32_t status =
+        spo_kernels_in_use()->units_sparse(n, sparse, knm, theta, modulation, scratch, &unit);
+    if (status == SPO_OK) memcpy(factors, unit, (size_t)(n * modulation->d_model) * sizeof(double));
+    return status;
+}
+
 int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,
                      double *out) {
     if (!spo_modulation_acceptable(n, modulation)) return SPO_INVALID_ARGUMENT;

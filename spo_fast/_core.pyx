@@ -27,10 +27,31 @@ cdef extern from "spo_fast_core.h" nogil:
                               double *, double *)
     int32_t spo_core_factors(int64_t, const double *, int32_t, const double *, const spo_modulation *,
                              double *, double *, double *)
-    int64_t spo_core_run_scratch(const spo_network *, int64_t)
-    int32_t spo_core_prepare(const spo_network *, int64_t, double *)
-    int32_t spo_core_run(const spo_network *, const spo_integrator *, spo_state *, int64_t,
-                         const spo_record *, double *)
+    ctypedef struct spo_sparse:
+        const int64_t *start
+        const int32_t *column
+        const double *mean
+
+    ctypedef struct spo_ensemble:
+        int64_t members
+        int64_t step
+        const double *omega
+        double *theta
+        int32_t *status
+        int64_t *steps
+
+    int64_t spo_core_sparse_scratch(int64_t, const spo_modulation *)
+    int32_t spo_core_modulate_sparse(int64_t, const spo_sparse *, const double *, const double *,
+                                     const spo_modulation *, double *, double *)
+    int32_t spo_core_factors_sparse(int64_t, const spo_sparse *, const double *, const double *,
+                                    const spo_modulation *, double *, double *)
+    int64_t spo_core_run_scratch(const spo_network *, const spo_sparse *, int64_t)
+    int32_t spo_core_prepare(const spo_network *, const spo_sparse *, int64_t, double *)
+    int32_t spo_core_run(const spo_network *, const spo_sparse *, const spo_integrator *, spo_state *,
+                         int64_t, const spo_record *, double *)
+    int64_t spo_core_members_room(int64_t)
+    int32_t spo_core_run_members(const spo_network *, const spo_integrator *, spo_ensemble *, int64_t,
+                                 const spo_record *, double *, double *)
     int32_t spo_core_order_parameters(int64_t, int64_t, const double *, double *, double *)
     void spo_core_exp(int64_t, const double *, double *)
     void spo_core_exp2(int64_t, const double *, double *)
@@ -110,6 +131,15 @@ cdef inline object output_of(object out, int64_t n, object knm):
     return validation.as_output(out, n, knm)
 
 
+cdef spo_sparse places_of(object coupling) noexcept:
+    """The places of a SparseCoupling, as the core reads them."""
+    cdef spo_sparse sparse
+    sparse.start = <const int64_t *> cnp.PyArray_DATA(<cnp.ndarray> coupling.indptr)
+    sparse.column = <const int32_t *> cnp.PyArray_DATA(<cnp.ndarray> coupling.indices)
+    sparse.mean = pointer(coupling.mean)
+    return sparse
+
+
 cdef int refuse(int32_t status, object knm, object theta) except -1:
     """Raise the error that a status stands for, naming the entry to blame."""
     validation.explain_coupling(knm)
@@ -165,8 +195,7 @@ cdef class ModulationPlan:
     def __reduce__(self):
         return ModulationPlan, (self.parameters,)
 
-    cdef Scratch take(self, int64_t n):
-        cdef int64_t size = spo_core_modulation_scratch(n, &self.modulation)
+    cdef Scratch take(self, int64_t size):
         cdef Scratch scratch
         try:
             scratch = <Scratch> self.idle.pop()
@@ -185,7 +214,7 @@ cdef class ModulationPlan:
         cdef const double *coupling = pointer(knm)
         cdef const double *phases = pointer(theta)
         cdef double *result = pointer(out)
-        cdef Scratch scratch = self.take(n)
+        cdef Scratch scratch = self.take(spo_core_modulation_scratch(n, &self.modulation))
         cdef int32_t status
         with nogil:
             status = spo_core_modulate(n, coupling, traits, phases, &self.modulation, scratch.data, result)
@@ -212,6 +241,36 @@ cdef class ModulationPlan:
     def bind(self, knm):
         """Return this modulation with a copy of K, scanned once."""
         return BoundModulation(self, knm)
+
+    def modulate_sparse(self, coupling, theta):
+        """Data of K' on the places of a SparseCoupling. O(edges)."""
+        return self._by_edges(coupling, theta, np.empty(coupling.data.shape[0]), True)
+
+    def factors_sparse(self, coupling, theta):
+        """Unit outputs of the attention over the edges of a SparseCoupling, shape (N, d)."""
+        return self._by_edges(coupling, theta, np.empty((coupling.n, self.modulation.d_model)), False)
+
+    cdef object _by_edges(self, object coupling, object theta, object result, bint modulated):
+        cdef int64_t n = coupling.n
+        cdef spo_sparse sparse = places_of(coupling)
+        cdef object phases = phases_of(theta, n)
+        cdef const double *entries = pointer(coupling.data)
+        cdef const double *angles = pointer(phases)
+        cdef double *out = pointer(result)
+        cdef Scratch scratch = self.take(spo_core_sparse_scratch(n, &self.modulation))
+        cdef int32_t status
+        with nogil:
+            if modulated:
+                status = spo_core_modulate_sparse(n, &sparse, entries, angles, &self.modulation,
+                                                  scratch.data, out)
+            else:
+                status = spo_core_factors_sparse(n, &sparse, entries, angles, &self.modulation,
+                                                 scratch.data, out)
+        self.give(scratch)
+        if status != SPO_OK:
+            validation.explain_nonfinite(theta=phases)
+            raise RuntimeError(status_text(status))
+        return result
 
 
 @cython.final
@@ -257,7 +316,7 @@ cdef class BoundModulation:
         cdef const double *angles = pointer(phases)
         cdef double *room = pointer(square)
         cdef double *factors = pointer(result)
-        cdef Scratch scratch = self.plan.take(self.n)
+        cdef Scratch scratch = self.plan.take(spo_core_modulation_scratch(self.n, &self.plan.modulation))
         cdef int32_t status
         with nogil:
             status = spo_core_factors(self.n, coupling, self.traits, angles, &self.plan.modulation,
@@ -286,6 +345,8 @@ cdef class Integration:
 
     cdef readonly object theta
     cdef spo_network network
+    cdef spo_sparse sparse
+    cdef const spo_sparse *places  # NULL: K is dense
     cdef spo_integrator integrator
     cdef spo_state state
     cdef object held  # what the pointers in network point into
@@ -342,29 +403,35 @@ cdef class Integration:
         """Take K, the frequencies, lags, drive and modulation; arrays are kept by reference."""
         cdef int64_t size
         cdef int32_t status
+        cdef object knm = network.knm
         self.acquire()
         try:
-            self.held = (network.omega, network.knm, network.alpha)
+            self.held = (network.omega, knm, network.alpha)
+            self.places = NULL
+            if not cnp.PyArray_Check(knm):
+                self.sparse = places_of(knm)
+                self.places = &self.sparse
+                knm = knm.data
             self.network.omega = pointer(network.omega)
-            self.network.knm = pointer(network.knm)
+            self.network.knm = pointer(knm)
             self.network.alpha = pointer(network.alpha)
             self.network.uniform_alpha = network.uniform_alpha
             self.network.zeta = network.zeta
             self.network.psi = network.psi
             self.network.modulate_every = network.modulate_every
-            self._set_modulation(network.modulation)
-            size = spo_core_run_scratch(&self.network, self.integrator.method)
+            self._set_modulation(network.modulation, knm)
+            size = spo_core_run_scratch(&self.network, self.places, self.integrator.method)
             if self.scratch is None or self.scratch.size < size:
                 self.scratch = Scratch(size)
             with nogil:
-                status = spo_core_prepare(&self.network, self.integrator.method, self.scratch.data)
+                status = spo_core_prepare(&self.network, self.places, self.integrator.method,
+                                          self.scratch.data)
         finally:
             self.busy = False
         if status != SPO_OK:
             refuse(status, network.knm, self.theta)
 
-    cdef int _set_modulation(self, object parameters) except -1:
-        cdef int64_t n = self.network.n
+    cdef int _set_modulation(self, object parameters, object entries) except -1:
         if parameters is None:
             self.plan = self.modulated = None
             self.network.modulation = NULL
@@ -372,8 +439,8 @@ cdef class Integration:
             return 0
         self.plan = ModulationPlan(parameters)
         self.network.modulation = &(<ModulationPlan> self.plan).modulation
-        if self.modulated is None:
-            self.modulated = np.empty((n, n))
+        if self.modulated is None or self.modulated.shape != entries.shape:
+            self.modulated = np.empty(entries.shape)
         self.state.modulated = pointer(self.modulated)
         return 0
 
@@ -390,25 +457,122 @@ cdef class Integration:
 
     def advance(self, int64_t n_steps, record=None):
         """Take `n_steps` steps without the GIL; returns a `Status`; a failure keeps the last good state."""
-        cdef spo_record kept
-        cdef const spo_record *keep = NULL
+        cdef spo_record kept = kept_by(record)
+        cdef const spo_record *keep = NULL if record is None else &kept
         cdef int32_t status
         if self.scratch is None:
             raise RuntimeError("set_network comes before advance")
-        if record is not None:
-            kept.every = record.every
-            kept.theta = pointer(record.theta)
-            kept.t = pointer(record.t)
-            kept.r = pointer(record.R)
-            kept.psi = pointer(record.psi)
-            kept.t_observe = pointer(record.t_observe)
-            keep = &kept
         self.acquire()
         with nogil:
-            status = spo_core_run(&self.network, &self.integrator, &self.state, n_steps, keep,
+            status = spo_core_run(&self.network, self.places, &self.integrator, &self.state, n_steps, keep,
                                   self.scratch.data)
         self.busy = False
         return status
+
+
+@cython.final
+cdef class Batch:
+    """Many trajectories over one dense, unmodulated coupling, advanced side by side by a fixed-step method.
+
+    Parameters
+    ----------
+    m, n : int
+        Members, and oscillators of each.
+    method : {"euler", "rk4"}
+        Integrator.
+    dt : float
+        Step.
+    """
+
+    cdef readonly object theta
+    cdef readonly object status
+    cdef readonly object steps
+    cdef spo_network network
+    cdef spo_integrator integrator
+    cdef spo_ensemble ensemble
+    cdef object held
+    cdef Scratch scratch
+    cdef Scratch room
+    cdef bint busy
+
+    def __init__(self, int64_t m, int64_t n, method, double dt):
+        self.network.n = n
+        self.integrator.method = METHODS[method]
+        self.integrator.dt = dt
+        self.theta = np.zeros((m, n))
+        self.status = np.zeros(m, dtype=np.int32)
+        self.steps = np.zeros(m, dtype=np.int64)
+        self.ensemble.members = m
+        self.ensemble.theta = pointer(self.theta)
+        self.ensemble.status = <int32_t *> cnp.PyArray_DATA(<cnp.ndarray> self.status)
+        self.ensemble.steps = <int64_t *> cnp.PyArray_DATA(<cnp.ndarray> self.steps)
+        self.room = Scratch(spo_core_members_room(n))
+
+    @property
+    def t(self):
+        """Time reached by the members that did not fail."""
+        return self.ensemble.step * self.integrator.dt
+
+    @property
+    def step(self):
+        """Steps taken by the members that did not fail."""
+        return self.ensemble.step
+
+    def set_network(self, network, omegas):
+        """Take the shared K, lags and drive, and frequencies (M, N); arrays are kept by reference."""
+        self.held = (network.knm, network.alpha, network.omega, omegas)
+        self.network.omega = pointer(network.omega)
+        self.network.knm = pointer(network.knm)
+        self.network.alpha = pointer(network.alpha)
+        self.network.uniform_alpha = network.uniform_alpha
+        self.network.zeta = network.zeta
+        self.network.psi = network.psi
+        self.ensemble.omega = pointer(omegas)
+        self.scratch = Scratch(spo_core_run_scratch(&self.network, NULL, self.integrator.method))
+        with nogil:
+            spo_core_prepare(&self.network, NULL, self.integrator.method, self.scratch.data)
+
+    def start(self, theta):
+        """Begin anew at the given phases (M, N), wrapped into [0, 2 pi)."""
+        cdef double[:, ::1] phases = self.theta
+        cdef int64_t member, i
+        self.theta[:] = theta
+        for member in range(phases.shape[0]):
+            for i in range(phases.shape[1]):
+                phases[member, i] = wrapped(phases[member, i])
+        self.status[:] = 0
+        self.steps[:] = 0
+        self.ensemble.step = 0
+
+    def advance(self, int64_t n_steps, record=None):
+        """Take `n_steps` steps without the GIL; what failed stands in `status`."""
+        cdef spo_record kept = kept_by(record)
+        cdef int32_t status
+        if self.scratch is None:
+            raise RuntimeError("set_network comes before advance")
+        if self.busy:
+            raise RuntimeError("this batch is being advanced by another thread")
+        self.busy = True
+        with nogil:
+            status = spo_core_run_members(&self.network, &self.integrator, &self.ensemble, n_steps, &kept,
+                                          self.scratch.data, self.room.data)
+        self.busy = False
+        return status
+
+
+cdef spo_record kept_by(object record) noexcept:
+    """The arrays of a Record, or nothing for None."""
+    cdef spo_record kept
+    kept.every = 0
+    kept.theta = kept.t = kept.r = kept.psi = kept.t_observe = NULL
+    if record is not None:
+        kept.every = record.every
+        kept.theta = pointer(record.theta)
+        kept.t = pointer(record.t)
+        kept.r = pointer(record.R)
+        kept.psi = pointer(record.psi)
+        kept.t_observe = pointer(record.t_observe)
+    return kept
 
 
 cdef inline double wrapped(double x) noexcept:

@@ -32,15 +32,51 @@ int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const do
 int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta,
                          const spo_modulation *modulation, double *scratch, double *square, double *factors);
 
+/* The places of a sparse matrix: row i holds the entries start[i] ... start[i + 1] - 1 in ascending columns.
+ * Where a function takes one, knm and alpha hold an entry each for these places; NULL means dense matrices.
+ */
+typedef struct spo_sparse {
+    const int64_t *start;  /* (n + 1) */
+    const int32_t *column; /* (start[n]) */
+    const double *mean;    /* (start[n]): half of K_ij + K_ji; read by modulation only */
+} spo_sparse;
+
+/* spo_core_modulate and spo_core_factors on a sparse K that the caller has found symmetric, in pattern too.
+ * O(edges). */
+int64_t spo_core_sparse_scratch(int64_t n, const spo_modulation *modulation);
+int32_t spo_core_modulate_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
+                                 const spo_modulation *modulation, double *scratch, double *out);
+int32_t spo_core_factors_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
+                                const spo_modulation *modulation, double *scratch, double *factors);
+
 /* Doubles of scratch that spo_core_run needs for this network and method. */
-int64_t spo_core_run_scratch(const spo_network *network, int64_t method);
+int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, int64_t method);
 
 /* Fills the part of scratch that depends on K and alpha alone; call anew when either changes. */
-int32_t spo_core_prepare(const spo_network *network, int64_t method, double *scratch);
+int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, int64_t method,
+                         double *scratch);
 
 /* spo_kuramoto_run on prepared scratch. */
-int32_t spo_core_run(const spo_network *network, const spo_integrator *integrator, spo_state *state,
-                     int64_t n_steps, const spo_record *record, double *scratch);
+int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const spo_integrator *integrator,
+                     spo_state *state, int64_t n_steps, const spo_record *record, double *scratch);
+
+/* Members that share dense K, lags and drive, each with frequencies and phases of its own. */
+typedef struct spo_ensemble {
+    int64_t members;
+    int64_t step;        /* steps taken by those that did not fail */
+    const double *omega; /* (members, n) */
+    double *theta;       /* (members, n): wrapped states; of a failed member the last good one */
+    int32_t *status;     /* (members) */
+    int64_t *steps;      /* (members): steps taken */
+} spo_ensemble;
+
+/* n_steps of a fixed-step method for every member, without modulation. record->theta is (rows, members, n), r
+ * and psi are (steps + 1, members); rows of a failed member are NaN from then on. scratch as for
+ * spo_core_run, prepared; room of spo_core_members_room doubles. */
+int64_t spo_core_members_room(int64_t n);
+int32_t spo_core_run_members(const spo_network *network, const spo_integrator *integrator,
+                             spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
+                             double *scratch, double *room);
 
 /* Order parameter of each row of theta (rows, n). */
 int32_t spo_core_order_parameters(int64_t rows, int64_t n, const double *theta, double *r, double *psi);

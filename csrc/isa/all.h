@@ -4,7 +4,9 @@
 #include "vectormath.h"
 #include "coupling.h"
 #include "modulation.h"
+#include "sparse.h"
 #include "kuramoto.h"
+#include "members.h"
 
 static void exp_array(int64_t n, const double *x, double *y) {
     for (int64_t i = 0; i < n; i += SPO_LANES) {
@@ -67,5 +69,5 @@ static double multiply_add(int64_t n) {
 }
 
 #define SPO_TABLE(NAME)                                                                                      \
-    {NAME,  exp_array, exp2_array, sincos_array, scan,       symmetrise,   transpose,                        \
-     units, scale,     order,      run,          read_array, multiply_add, SPO_LANES}
+    {NAME,         exp_array,    exp2_array,  sincos_array, scan, symmetrise, transpose,    units,    scale, \
+     units_sparse, scale_sparse, run_members, order,        run,  read_array, multiply_add, SPO_LANES}

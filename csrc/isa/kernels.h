@@ -24,7 +24,10 @@ typedef struct spo_run_scratch {
     double *lag_cosine, *lag_sine;     /* (n, n): K cos alpha and K sin alpha; NULL when the lag is uniform */
     double *alpha_cosine, *alpha_sine; /* (n, n): cos alpha and sin alpha, kept only when K changes too */
     double *modulation;                /* scratch of the modulation */
-    int32_t *traits;                   /* of K, when it is modulated */
+    double *pairs;                     /* (n, 2): sine and cosine side by side, for sparse K */
+    int32_t *traits;                   /* of K, when it is dense and modulated */
+    const spo_sparse *sparse;          /* NULL: K is dense */
+    int64_t entries;                   /* of K: n^2, or its edges */
     double turn_cosine, turn_sine, drive_sine, drive_cosine; /* constants of the drift, set by a run */
 } spo_run_scratch;
 
@@ -53,6 +56,13 @@ typedef struct spo_kernels {
                      const spo_modulation *modulation, double *scratch, double **unit);
     void (*scale)(int64_t n, const double *source, const spo_modulation *modulation, double *unit,
                   double *out);
+    int32_t (*units_sparse)(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
+                            const spo_modulation *modulation, double *scratch, double **unit);
+    void (*scale_sparse)(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
+                         const double *unit, double *out);
+    void (*run_members)(const spo_network *network, const spo_integrator *integrator,
+                        const spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
+                        const spo_run_scratch *scratch, double *room);
     void (*order)(int64_t n, const double *theta, double *sine_sum, double *cosine_sum);
     int32_t (*run)(const spo_network *network, const spo_integrator *integrator, spo_state *state,
                    int64_t n_steps, const spo_record *record, const spo_run_scratch *scratch);

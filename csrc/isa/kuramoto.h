@@ -106,20 +106,30 @@ static void sincos_padded(int64_t n, const double *theta, double *sine, double *
     for (int64_t i = n; i < padded; ++i) sine[i] = cosine[i] = 0.0;
 }
 
+/* f_i from P_i, Q_i, sin theta_i, cos theta_i and omega_i: the uniform lag turns P and Q, the drive joins
+ * them. */
+INLINE vd close_drift(const spo_run_scratch *w, vd p, vd q, vd sine, vd cosine, vd omega) {
+    const vd along = v_fma(p, v_set(w->turn_cosine), -(q * w->turn_sine)) + w->drive_sine;
+    const vd across = v_fma(q, v_set(w->turn_cosine), p * w->turn_sine) + w->drive_cosine;
+    return v_fma(cosine, along, v_fma(-sine, across, omega));
+}
+
 /* f at the phases whose sine and cosine stand in the scratch; knm is K or K' in force. */
 static void drift(const spo_network *network, const double *knm, const spo_run_scratch *w, double *f) {
     const int64_t n = network->n, padded = spo_padded(n);
     const double *s = w->sine, *c = w->cosine;
-    if (w->lag_cosine)
+    if (w->sparse) {
+        interleave(n, s, c, (v2 *)w->pairs);
+        pull_sparse(n, w->sparse, w->lag_cosine ? w->lag_cosine : knm, w->lag_sine, (const v2 *)w->pairs,
+                    w->pull, w->push);
+    } else if (w->lag_cosine) {
         pull_all(n, 1, w->lag_cosine, w->lag_sine, s, c, w->pull, w->push);
-    else
+    } else {
         pull_all(n, 0, knm, knm, s, c, w->pull, w->push);
-    for (int64_t i = 0; i < padded; i += SPO_LANES) {
-        const vd p = v_load(w->pull + i), q = v_load(w->push + i), si = v_load(s + i), ci = v_load(c + i);
-        const vd along = v_fma(p, v_set(w->turn_cosine), -(q * w->turn_sine)) + w->drive_sine;
-        const vd across = v_fma(q, v_set(w->turn_cosine), p * w->turn_sine) + w->drive_cosine;
-        v_store(f + i, v_fma(ci, along, v_fma(-si, across, v_load(w->omega + i))));
     }
+    for (int64_t i = 0; i < padded; i += SPO_LANES)
+        v_store(f + i, close_drift(w, v_load(w->pull + i), v_load(w->push + i), v_load(s + i), v_load(c + i),
+                                   v_load(w->omega + i)));
 }
 
 /* y = theta + dt sum_j weight_j slope_j over padded oscillators; the sum is rounded before it is added, so
@@ -212,9 +222,9 @@ static void observe(const spo_record *record, const spo_state *state, int64_t n,
 }
 
 /* Products of K' with the lags, where each pair has its own. */
-static void apply_lags(int64_t n, const double *modulated, const spo_run_scratch *w) {
+static void apply_lags(const double *modulated, const spo_run_scratch *w) {
     if (!w->alpha_cosine) return;
-    for (int64_t e = 0; e < n * n; ++e) {
+    for (int64_t e = 0; e < w->entries; ++e) {
         w->lag_cosine[e] = modulated[e] * w->alpha_cosine[e];
         w->lag_sine[e] = modulated[e] * w->alpha_sine[e];
     }
@@ -222,9 +232,12 @@ static void apply_lags(int64_t n, const double *modulated, const spo_run_scratch
 
 /* K' of the present state. */
 static int32_t modulate_state(const spo_network *network, spo_state *state, const spo_run_scratch *w) {
-    const int32_t status = spo_core_modulate(network->n, network->knm, *w->traits, w->theta,
-                                             network->modulation, w->modulation, state->modulated);
-    if (status == SPO_OK) apply_lags(network->n, state->modulated, w);
+    const int32_t status =
+        w->sparse ? spo_core_modulate_sparse(network->n, w->sparse, network->knm, w->theta,
+                                             network->modulation, w->modulation, state->modulated)
+                  : spo_core_modulate(network->n, network->knm, *w->traits, w->theta, network->modulation,
+                                      w->modulation, state->modulated);
+    if (status == SPO_OK) apply_lags(state->modulated, w);
     return status;
 }
 
@@ -250,8 +263,7 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
         if (!isfinite(w.theta[i])) return SPO_NONFINITE_PHASE;
     }
     set_constants(network, &w);
-    if (network->modulation && state->step % network->modulate_every != 0)
-        apply_lags(n, state->modulated, &w);
+    if (network->modulation && state->step % network->modulate_every != 0) apply_lags(state->modulated, &w);
     sincos_padded(n, w.theta, w.sine, w.cosine);
     while (status == SPO_OK) {
         observe(record, state, n, w.sine, w.cosine);

@@ -208,7 +208,7 @@ static int32_t units(int64_t n, const double *knm, int32_t traits, const double 
     if (harmonics(n, padded, d_model, theta, x)) return SPO_NONFINITE_PHASE;
     for (int64_t h = 0; h < modulation->n_heads; ++h) {
         const int64_t weights = h * d_model * width, rows = h * width * padded;
-        const double scale = 0x1.71547652b82fep0 / (sqrt((double)width) * modulation->temperature[h]);
+        const double scale = LOG2_E / (sqrt((double)width) * modulation->temperature[h]);
         longest[h] = project(padded, d_model, width, x, modulation->w_q + weights, modulation->w_k + weights,
                              modulation->w_v + weights, scale, q + rows, k + rows, v + rows);
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spo_fast._core import BoundModulation, Integration, ModulationPlan, order_parameter
+from spo_fast._core import Batch, BoundModulation, Integration, ModulationPlan, order_parameter
 
 NAME = "cython"
 
-__all__ = ["NAME", "BoundModulation", "Integration", "ModulationPlan", "order_parameter"]
+__all__ = ["NAME", "Batch", "BoundModulation", "Integration", "ModulationPlan", "order_parameter"]

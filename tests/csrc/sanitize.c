@@ -143,6 +143,104 @@ static void fuzz_run(int64_t n) {
     release(&m);
 }
 
+typedef struct {
+    int64_t *start;
+    int32_t *column;
+    double *data, *mean;
+} edges;
+
+/* The non-zero entries of a dense matrix whose pattern is symmetric. */
+static edges edges_of(int64_t n, const double *knm) {
+    int64_t count = 0;
+    for (int64_t e = 0; e < n * n; ++e) count += knm[e] != 0;
+    edges k = {malloc((size_t)(n + 1) * sizeof(int64_t)), malloc((size_t)(count + 1) * sizeof(int32_t)),
+               room(count), room(count)};
+    count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        k.start[i] = count;
+        for (int64_t j = 0; j < n; ++j)
+            if (knm[i * n + j] != 0) {
+                k.column[count] = (int32_t)j;
+                k.data[count] = knm[i * n + j];
+                k.mean[count++] = 0.5 * (knm[i * n + j] + knm[j * n + i]);
+            }
+    }
+    k.start[n] = count;
+    return k;
+}
+
+/* Sparse K must give what dense K gives: K', and a step with and without modulation. */
+static void fuzz_sparse(int64_t n) {
+    modulation m = random_modulation(4, 8, uniform(0, 1) < 0.5 ? -1 : (int64_t)uniform(0, 20));
+    double *knm = random_coupling(n, 0.3, 0.0), *theta = random_array(n, 0, 6),
+           *omega = random_array(n, -2, 2);
+    edges k = edges_of(n, knm);
+    const spo_sparse sparse = {k.start, k.column, k.mean};
+    double *scratch = room(spo_core_sparse_scratch(n, &m.parameters)), *data = room(k.start[n]),
+           *out = room(n * n);
+    double *factors = room(n * 8);
+    check(spo_core_modulate_sparse(n, &sparse, k.data, theta, &m.parameters, scratch, data) == SPO_OK,
+          "sparse K'", n);
+    check(spo_core_factors_sparse(n, &sparse, k.data, theta, &m.parameters, scratch, factors) == SPO_OK,
+          "factors", n);
+    spo_modulate(n, knm, theta, &m.parameters, out);
+    double error = 0;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t e = k.start[i]; e < k.start[i + 1]; ++e)
+            error = fmax(error, fabs(data[e] - out[i * n + k.column[e]]));
+    check(error < 1e-13, "parity of sparse and dense", n);
+    const spo_modulation *modulated = uniform(0, 1) < 0.5 ? &m.parameters : NULL;
+    spo_network network = {n, omega, knm, NULL, 0.3, 0.2, 1.0, modulated, 1};
+    const spo_integrator integrator = {(int64_t)uniform(0, 2), 0.05, 1e-8, 1e-6};
+    double *other = room(n);
+    memcpy(other, theta, (size_t)n * sizeof(double));
+    spo_state state = {theta, out, 0.0, 0.05, 0}, edge_state = {other, data, 0.0, 0.05, 0};
+    check(spo_kuramoto_run(&network, &integrator, &state, 2, NULL) == SPO_OK, "dense run", n);
+    network.knm = k.data;
+    double *work = room(spo_core_run_scratch(&network, &sparse, integrator.method));
+    check(spo_core_prepare(&network, &sparse, integrator.method, work) == SPO_OK, "preparation", n);
+    check(spo_core_run(&network, &sparse, &integrator, &edge_state, 2, NULL, work) == SPO_OK, "sparse run",
+          n);
+    for (int64_t i = 0; i < n; ++i) error = fmax(error, fabs(sin(0.5 * (theta[i] - other[i]))));
+    check(error < 1e-12, "parity of sparse and dense runs", n);
+    free(work), free(other), free(factors), free(out), free(data), free(scratch), free(k.mean), free(k.data);
+    free(k.column), free(k.start), free(omega), free(theta), free(knm);
+    release(&m);
+}
+
+/* Members must do what single runs do; one of them fails and leaves the others alone. */
+static void fuzz_members(int64_t n) {
+    const int64_t members = 1 + (int64_t)uniform(0, 20), steps = 3;
+    double *knm = random_coupling(n, 1.0, 0.0), *alpha = random_array(n * n, -1, 1);
+    double *theta = random_array(members * n, 0, 6), *omega = random_array(members * n, -2, 2),
+           *single = room(n);
+    double *states = room((steps + 1) * members * n), *r = room((steps + 1) * members),
+           *psi = room((steps + 1) * members);
+    double *t = room(steps + 1), *seen = room(steps + 1);
+    int32_t *status = calloc((size_t)members, sizeof(int32_t));
+    int64_t *taken = calloc((size_t)members, sizeof(int64_t));
+    const spo_network network = {n, omega, knm, uniform(0, 1) < 0.5 ? alpha : NULL, 0.2, 0.1, 0.5, NULL, 1};
+    const spo_integrator integrator = {(int64_t)uniform(0, 2), 0.05, 0, 0};
+    const spo_record record = {1, states, t, r, psi, seen};
+    double *scratch = room(spo_core_run_scratch(&network, NULL, integrator.method)),
+           *block = room(spo_core_members_room(n));
+    check(spo_core_prepare(&network, NULL, integrator.method, scratch) == SPO_OK, "preparation", n);
+    memcpy(single, theta, (size_t)n * sizeof(double));
+    if (members > 1 && n > 0) omega[n] = INFINITY;
+    spo_ensemble all = {members, 0, omega, theta, status, taken};
+    check(spo_core_run_members(&network, &integrator, &all, steps, &record, scratch, block) == SPO_OK,
+          "members", n);
+    spo_state state = {single, NULL, 0.0, 0.05, 0};
+    check(spo_kuramoto_run(&network, &integrator, &state, steps, NULL) == SPO_OK, "single run", n);
+    double error = 0;
+    for (int64_t i = 0; i < n; ++i) error = fmax(error, fabs(sin(0.5 * (theta[i] - single[i]))));
+    check(error < 1e-13 && status[0] == SPO_OK && taken[0] == steps, "first member", n);
+    if (members > 1 && n > 0) check(status[1] == SPO_NONFINITE_STATE && taken[1] == 0, "failing member", n);
+    free(block), free(scratch), free(taken), free(status), free(seen), free(t), free(psi), free(r),
+        free(states);
+    free(single), free(omega), free(theta), free(alpha), free(knm);
+}
+
 static void fuzz_vector_functions(int64_t n) {
     double *x = random_array(n, -800, 800), *y = room(n), *z = room(n);
     if (n > 2) x[n / 2] = 1e300, x[0] = INFINITY;
@@ -192,6 +290,8 @@ int main(int count, char **arguments) {
             for (int round = 0; round < 6; ++round) {
                 fuzz_modulate(n);
                 fuzz_run(n);
+                fuzz_sparse(n);
+                fuzz_members(n);
                 fuzz_vector_functions(n);
             }
     }

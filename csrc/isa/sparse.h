@@ -1,0 +1,164 @@
+/* Coupling by edges: the same sums as in kuramoto.h and modulation.h over the entries of a sparse matrix,
+ * each row of which lists its columns. Work and memory follow the edges. */
+
+typedef double v2 __attribute__((vector_size(16)));
+
+INLINE v2 v2_fma(double a, v2 b, v2 c) {
+#if SPO_LANES >= 4
+    return (v2)_mm_fmadd_pd(_mm_set1_pd(a), (__m128d)b, (__m128d)c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* (sine, cosine) pairs: what one edge reads lies in one cache line. */
+static void interleave(int64_t n, const double *s, const double *c, v2 *pairs) {
+    for (int64_t i = 0; i < n; ++i) pairs[i] = (v2){s[i], c[i]};
+}
+
+/* sum_e k_e (sin, cos) of the columns of one row; two chains, since a row is short and one would wait for
+ * itself. */
+INLINE v2 row_sum(const double *k, const int32_t *column, int64_t count, const v2 *pairs) {
+    v2 even = {0}, odd = {0};
+    int64_t e = 0;
+    for (; e + 2 <= count; e += 2) {
+        even = v2_fma(k[e], pairs[column[e]], even);
+        odd = v2_fma(k[e + 1], pairs[column[e + 1]], odd);
+    }
+    if (e < count) even = v2_fma(k[e], pairs[column[e]], even);
+    return even + odd;
+}
+
+/* P and Q of the drift (kuramoto.h); l holds K sin alpha, NULL without lags. */
+static void pull_sparse(int64_t n, const spo_sparse *sparse, const double *k, const double *l,
+                        const v2 *pairs, double *pull, double *push) {
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t from = sparse->start[i], count = sparse->start[i + 1] - from;
+        const v2 sum = row_sum(k + from, sparse->column + from, count, pairs);
+        pull[i] = sum[0];
+        push[i] = sum[1];
+        if (!l) continue;
+        const v2 lagged = row_sum(l + from, sparse->column + from, count, pairs);
+        pull[i] -= lagged[1];
+        push[i] += lagged[0];
+    }
+}
+
+/* Column lists of the neighbours that row i sees: an edge, not itself, within the band. Returns their number.
+ */
+static int64_t seen_columns(const spo_sparse *sparse, const double *knm, int64_t i, int64_t reach,
+                            int32_t *seen) {
+    int64_t count = 0;
+    for (int64_t e = sparse->start[i]; e < sparse->start[i + 1]; ++e) {
+        const int64_t j = sparse->column[e], distance = i < j ? j - i : i - j;
+        if (knm[e] != 0.0 && distance != 0 && distance <= reach) seen[count++] = (int32_t)j;
+    }
+    return count;
+}
+
+/* weight_m = exp(logit_m - largest logit) of one query against its keys, in place of the logits. */
+static void soften(int64_t count, double *logits) {
+    double largest = -INFINITY;
+    for (int64_t m = 0; m < count; ++m) largest = logits[m] > largest ? logits[m] : largest;
+    for (int64_t m = 0; m < count; m += SPO_LANES) {
+        const int64_t left = count - m < SPO_LANES ? count - m : SPO_LANES;
+        const vd t = v_max(v_load_first(logits + m, left) - largest, v_set(LEAST_EXPONENT));
+        v_store_first(logits + m, v_exp2(t), left);
+    }
+}
+
+/* y (width) of one query and head: the weighted mean of the values of the keys it sees. Keys and values lie
+ * oscillator by oscillator, stride doubles apart. */
+static void attend_edges(int64_t width, int64_t stride, const double *query, const double *keys,
+                         const double *values, int64_t count, const int32_t *seen, double *weights,
+                         double *y) {
+    for (int64_t m = 0; m < count; ++m) {
+        const double *key = keys + seen[m] * stride;
+        double logit = 0;
+        for (int64_t e = 0; e < width; ++e) logit += query[e] * key[e];
+        weights[m] = logit;
+    }
+    soften(count, weights);
+    double total = 0;
+    for (int64_t m = 0; m < count; ++m) total += weights[m];
+    for (int64_t e = 0; e < width; ++e) {
+        double sum = 0;
+        for (int64_t m = 0; m < count; ++m) sum += weights[m] * values[seen[m] * stride + e];
+        y[e] = count > 0 ? sum / total : 0.0;
+    }
+}
+
+/* unit (d_model) = O / (||O|| + NORM_FLOOR), O = y W_O. */
+static void unit_output(int64_t d_model, const double *y, const double *w_o, double *unit) {
+    double squares = 0;
+    for (int64_t e = 0; e < d_model; ++e) {
+        double sum = 0;
+        for (int64_t r = 0; r < d_model; ++r) sum += y[r] * w_o[r * d_model + e];
+        unit[e] = sum;
+        squares += sum * sum;
+    }
+    const double inverse = 1.0 / (sqrt(squares) + NORM_FLOOR);
+    for (int64_t e = 0; e < d_model; ++e) unit[e] *= inverse;
+}
+
+/* Unit outputs (n, d_model) of all oscillators, somewhere in scratch. */
+static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
+                            const spo_modulation *modulation, double *scratch, double **unit) {
+    const int64_t padded = spo_padded(n), d_model = modulation->d_model,
+                  width = d_model / modulation->n_heads;
+    double *x = spo_aligned(scratch), *projected = x + d_model * padded,
+           *record = projected + 3 * d_model * padded;
+    double *y = record + 3 * d_model * padded, *weights = y + spo_padded(d_model);
+    int32_t *seen = (int32_t *)(weights + padded);
+    if (harmonics(n, padded, d_model, theta, x)) return SPO_NONFINITE_PHASE;
+    for (int64_t h = 0; h < modulation->n_heads; ++h) {
+        const int64_t w = h * d_model * width, rows = h * width * padded;
+        const double scale = LOG2_E / (sqrt((double)width) * modulation->temperature[h]);
+        project(padded, d_model, width, x, modulation->w_q + w, modulation->w_k + w, modulation->w_v + w,
+                scale, projected + rows, projected + d_model * padded + rows,
+                projected + 2 * d_model * padded + rows);
+    }
+    /* From rows of features to records [q, k, v] of oscillators: a neighbour is then two cache lines, not 2
+     * d. */
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t f = 0; f < 3 * d_model; ++f) record[i * 3 * d_model + f] = projected[f * padded + i];
+    const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t count = seen_columns(sparse, knm, i, reach, seen);
+        for (int64_t h = 0; h < modulation->n_heads; ++h) {
+            const double *head = record + h * width;
+            attend_edges(width, 3 * d_model, head + i * 3 * d_model, head + d_model, head + 2 * d_model,
+                         count, seen, weights, y + h * width);
+        }
+        unit_output(d_model, y, modulation->w_o, x + i * d_model); /* the harmonics have served */
+    }
+    *unit = x;
+    return SPO_OK;
+}
+
+/* u . v over d_model entries, in one order whichever is first. */
+INLINE double dot(int64_t d_model, const double *u, const double *v) {
+    vd sum = {0};
+    for (int64_t e = 0; e < d_model; e += SPO_LANES) {
+        const int64_t left = d_model - e < SPO_LANES ? d_model - e : SPO_LANES;
+        sum = v_fma(v_load_first(u + e, left), v_load_first(v + e, left), sum);
+    }
+    return v_sum(sum);
+}
+
+/* out_e = mean_e (1 + lambda / 2 (1 + unit_i . unit_j)) for the entries in reach, mean_e beyond, 0 on the
+ * diagonal. */
+static void scale_sparse(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
+                         const double *unit, double *out) {
+    const int64_t d_model = modulation->d_model,
+                  reach = modulation->block_size < 0 ? n : modulation->block_size;
+    const double half = 0.5 * modulation->lambda;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t e = sparse->start[i]; e < sparse->start[i + 1]; ++e) {
+            const int64_t j = sparse->column[e], distance = i < j ? j - i : i - j;
+            double factor = distance == 0 ? 0.0 : 1.0;
+            if (distance > 0 && distance <= reach)
+                factor += half * (1.0 + dot(d_model, unit + i * d_model, unit + j * d_model));
+            out[e] = factor == 0.0 ? 0.0 : sparse->mean[e] * factor;
+        }
+}
