@@ -70,6 +70,7 @@ core = Extension(
     depends=[str(path) for path in Path("csrc").rglob("*.h")],
     extra_compile_args=FLAGS if sys.platform != "win32" else [],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+    libraries=["m"] if sys.platform != "win32" else [],
     optional=True,
 )
 

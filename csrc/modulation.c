@@ -27,7 +27,8 @@ int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation)
     const int64_t d_model = modulation->d_model, width = d_model / modulation->n_heads;
     const int64_t lines =
         4 * d_model * spo_padded(n); /* harmonics (later unit outputs), queries, keys, values */
-    return SPO_PAD + lines + spo_padded(modulation->n_heads) + SPO_PAD * (d_model + 2 * width);
+    return SPO_PAD + lines + spo_padded(modulation->n_heads) + SPO_PAD * (d_model + 2 * width) +
+           spo_padded(n);
 }
 
 int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta,
@@ -36,7 +37,15 @@ int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const do
     if (n == 0) return SPO_OK;
     const double *seen = knm, *source = knm;
     if (!(traits & SPO_SYMMETRIC_PATTERN)) {
-        kernels->transpose(n, knm, out); /* the kernels read the mask by columns, as rows of the transpose */
+        /* The kernels read the mask by columns, as rows of the transpose, for which out is the room; theta,
+         * which may lie in it, is taken and judged before. */
+        double *phases = scratch;
+        scratch += spo_padded(n);
+        memcpy(phases, theta, (size_t)n * sizeof(double));
+        theta = phases;
+        for (int64_t i = 0; i < n; ++i)
+            if (!isfinite(theta[i])) return SPO_NONFINITE_PHASE;
+        kernels->transpose(n, knm, out);
         seen = out;
     }
     double *unit;

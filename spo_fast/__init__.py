@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spo_fast import compat, datasets, kernels
+    from spo_fast import compat, datasets, kernels, plotting  # noqa: F401  (not in __all__: Numba)
     from spo_fast.backends.registry import backends
-    from spo_fast.kuramoto import Engine, Simulation, SimulationError, simulate
+    from spo_fast.kuramoto import Engine, simulate
     from spo_fast.modulation import Modulator, default_projections, modulate
     from spo_fast.observables import (
         entropy_production_rate,
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
         order_parameter,
         plv,
     )
+    from spo_fast.simulation import Simulation, SimulationError
 
     __version__: str
 
 _HOMES = {
     "Engine": "kuramoto",
     "Modulator": "modulation",
-    "Simulation": "kuramoto",
-    "SimulationError": "kuramoto",
+    "Simulation": "simulation",
+    "SimulationError": "simulation",
     "default_projections": "modulation",
     "entropy_production_rate": "observables",
     "layer_coherence": "observables",
@@ -38,7 +39,7 @@ _HOMES = {
     "plv": "observables",
     "simulate": "kuramoto",
 }
-_MODULES = ("backends", "compat", "datasets", "kernels")  # the package `backends` can be called
+_MODULES = ("backends", "compat", "datasets", "kernels", "plotting")  # the package `backends` can be called
 
 __all__ = [  # noqa: RUF022  (in the order of the documentation)
     "modulate",
@@ -57,7 +58,6 @@ __all__ = [  # noqa: RUF022  (in the order of the documentation)
     "get_include",
     "compat",
     "datasets",
-    "kernels",
 ]
 
 

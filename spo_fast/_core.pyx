@@ -113,7 +113,7 @@ cdef inline object phases_of(object theta, int64_t n):
     return validation.as_phases(theta, n)
 
 
-cdef inline object output_of(object out, int64_t n, object knm):
+cdef inline object output_of(object out, int64_t n, object knm, object coupling):
     """The caller's out once it is known to be usable, or a new matrix."""
     cdef cnp.npy_intp shape[2]
     cdef const char *first
@@ -128,7 +128,7 @@ cdef inline object output_of(object out, int64_t n, object knm):
         other = <const char *> cnp.PyArray_DATA(<cnp.ndarray> knm)
         if first + size <= other or other + size <= first:
             return out
-    return validation.as_output(out, n, knm)
+    return validation.as_output(out, n, knm, coupling)
 
 
 cdef spo_sparse places_of(object coupling) noexcept:
@@ -228,7 +228,7 @@ cdef class ModulationPlan:
         cdef object coupling = coupling_of(knm)
         cdef int64_t n = cnp.PyArray_DIM(<cnp.ndarray> coupling, 0)
         cdef object phases = phases_of(theta, n)
-        out = output_of(out, n, knm)
+        out = output_of(out, n, knm, coupling)
         cdef const double *entries = pointer(coupling)
         cdef int32_t traits = 0
         cdef int32_t status
@@ -305,7 +305,7 @@ cdef class BoundModulation:
     def __call__(self, theta, out=None):
         """K' of shape (N, N) for the phases (N,)."""
         cdef object phases = phases_of(theta, self.n)
-        return self.plan.execute(self.knm, self.traits, phases, output_of(out, self.n, self.knm))
+        return self.plan.execute(self.knm, self.traits, phases, output_of(out, self.n, self.knm, self.knm))
 
     def factors(self, theta):
         """Unit outputs of the attention, shape (N, d)."""
@@ -448,12 +448,16 @@ cdef class Integration:
         """Begin anew at the given phases (N,), wrapped into [0, 2 pi)."""
         cdef double[::1] phases = self.theta
         cdef int64_t i
-        self.theta[:] = theta
-        for i in range(self.network.n):
-            phases[i] = wrapped(phases[i])
-        self.state.t = 0.0
-        self.state.step = 0
-        self.state.dt = self.integrator.dt
+        self.acquire()
+        try:
+            self.theta[:] = theta
+            for i in range(self.network.n):
+                phases[i] = wrapped(phases[i])
+            self.state.t = 0.0
+            self.state.step = 0
+            self.state.dt = self.integrator.dt
+        finally:
+            self.busy = False
 
     def advance(self, int64_t n_steps, record=None):
         """Take `n_steps` steps without the GIL; returns a `Status`; a failure keeps the last good state."""

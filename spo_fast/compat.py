@@ -1,7 +1,8 @@
 """Drop-in names for code written against the SCPN phase orchestrator: its names and meaning, these kernels.
 
 Where the orchestrator insists on an array, these functions also take what `spo_fast` takes: ``alpha=None``
-for no lag, numbers for equal frequencies, temperatures per head, self-coupling in the integrators.
+for no lag, numbers for equal frequencies, temperatures per head, self-coupling in the integrators, SciPy
+sparse couplings.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ def attnres_modulate(
     temperature: float = 1.0,
     lambda_: float = 0.5,
     projection_seed: int = 0,
-) -> np.ndarray:
+) -> Any:
     """Modulate a coupling by the phases; see `spo_fast.modulate` for the parameters.
 
     Returns
     -------
-    ndarray, shape (N, N)
-        Modulated coupling.
+    ndarray or csr matrix, shape (N, N)
+        Modulated coupling, sparse where `knm` is.
 
     Raises
     ------
@@ -250,7 +251,7 @@ class UPDEEngine:
         values = source(self._time) if callable(source) else source
         n = self._engine.n_oscillators
         omegas = (
-            np.full(n, number(values, "omegas")) if np.isscalar(values) else as_phases(values, n, "omegas")
+            np.full(n, number(values, "omegas")) if np.ndim(values) == 0 else as_phases(values, n, "omegas")
         )
         explain_nonfinite(omegas=omegas)
         return omegas.copy()
@@ -264,7 +265,9 @@ def compute_order_parameter(phases: Any) -> tuple[float, float]:
     ValueError
         If `phases` has another number of dimensions or is not finite.
     """
-    return observables.order_parameter(as_phases(phases, None, "phases"))
+    state = as_phases(phases, None, "phases")
+    explain_nonfinite(phases=state)
+    return observables.order_parameter(state)
 
 
 def compute_plv(phases_a: Any, phases_b: Any) -> float:
@@ -276,7 +279,9 @@ def compute_plv(phases_a: Any, phases_b: Any) -> float:
         If they have different lengths or are not finite.
     """
     first = as_phases(phases_a, None, "phases_a")
-    return observables.plv(first, as_phases(phases_b, first.size, "phases_b"))
+    second = as_phases(phases_b, first.size, "phases_b")
+    explain_nonfinite(phases_a=first, phases_b=second)
+    return observables.plv(first, second)
 
 
 def compute_layer_coherence(phases: Any, layer_mask: Any) -> float:
@@ -287,7 +292,9 @@ def compute_layer_coherence(phases: Any, layer_mask: Any) -> float:
     ValueError
         If the mask or the indices do not fit.
     """
-    return observables.layer_coherence(as_phases(phases, None, "phases"), layer_mask)
+    state = as_phases(phases, None, "phases")
+    explain_nonfinite(phases=state)
+    return observables.layer_coherence(state, layer_mask)
 
 
 def entropy_production_rate(phases: Any, omegas: Any, knm: Any, alpha: Any, dt: Any) -> float:

@@ -6,10 +6,13 @@ x W_V, and the mask m_ij = 1 where i != j, K_ij != 0 and |i - j| <= block_size:
     A_h = softmax over the unmasked j of q_i . k_j / (sqrt(d_h) tau_h)
     O = concat_h(A_h V_h) W_O,   o_i = O_i / (|O_i| + 1e-12),   a_ij = (1 + o_i . o_j) m_ij / 2
     K' = (M + M^T) / 2 with M_ij = K_ij (1 + lambda a_ij), and a zero diagonal
+
+A sparse coupling gives a sparse one: only stored entries are looked at.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,19 +20,24 @@ import numpy as np
 from spo_fast.backends import registry
 from spo_fast.validation import (
     ModulationParameters,
+    SparseCoupling,
+    as_phases,
+    as_sparse_coupling,
     choice,
     describe,
     integer,
+    is_sparse,
     modulation_parameters,
     real_array,
 )
 
 MODEL_WIDTH = 8  # d where no projection tells another
-ALGORITHMS = ("auto", "direct", "band")
+ALGORITHMS = ("auto", "direct", "band", "sparse")
 
 _PLAN_LIMIT = 64  # plans kept; one with d = 8 and its workspaces for small N takes some 10 KB
 _NUMBERS = frozenset((int, float))
 _AUTO = "auto"
+_Array = np.ndarray
 
 _plans: dict[tuple[Any, ...], Any] = {}  # by keywords, default projections
 _plans_by_content: dict[tuple[Any, ...], Any] = {}
@@ -95,12 +103,12 @@ def modulate(
     algorithm: str = "auto",
     backend: str | None = None,
     workers: int = 1,
-) -> np.ndarray:
+) -> Any:
     """Modulate a coupling by the phases it couples.
 
     Parameters
     ----------
-    knm : array_like, shape (N, N)
+    knm : array_like or SciPy sparse matrix, shape (N, N)
         Coupling, symmetric and with a zero diagonal within 1e-12. It is read afresh at each call and never
         written to.
     theta : array_like, shape (N,), radians
@@ -120,9 +128,10 @@ def modulate(
     projection_seed : int
         Seed of the projections that are not given.
     out : ndarray, shape (N, N), float64, optional
-        Where the result goes: writable, in C order, not overlapping `knm`.
-    algorithm : {"auto", "direct", "band"}
-        How it is computed; "band" needs a `block_size`. The result is the same within rounding.
+        Where the result goes: writable, in C order, not overlapping `knm`. None for a sparse `knm`.
+    algorithm : {"auto", "direct", "band", "sparse"}
+        How it is computed; "band" needs a `block_size`, "sparse" a sparse `knm`, for which it is the only
+        one. The result is the same within rounding.
     backend : str, optional
         One of those `spo_fast.backends` lists; the fastest available by default.
     workers : int
@@ -130,9 +139,10 @@ def modulate(
 
     Returns
     -------
-    ndarray, shape (N, N)
+    ndarray or csr matrix, shape (N, N)
         Modulated coupling; for lambda_ > 0 exactly symmetric with an exactly zero diagonal. `out` if it was
-        given.
+        given. For a sparse `knm` a ``csr_array`` or, if that was a sparse matrix, a ``csr_matrix``, with the
+        stored entries of `knm`.
 
     Raises
     ------
@@ -143,8 +153,9 @@ def modulate(
 
     Notes
     -----
-    O(N^2 (d + H exp)) for a full coupling. What depends on projections, temperature and heads alone is kept
-    between calls, by content; nothing that depends on `knm` is.
+    O(N^2 (d + H exp)) for a full coupling, O(E (d + H exp)) for E stored entries. What depends on
+    projections, temperature and heads alone is kept between calls, by content; nothing that depends on `knm`
+    is.
     """
     if (
         w_q is None
@@ -165,12 +176,22 @@ def modulate(
         plan = _plans.get(key)
         if plan is None:
             plan = _new_default_plan(key)
-        return plan(knm, theta, out)
-    integer(workers, "workers", 1)
-    _algorithm(algorithm, block_size)
-    weights = (w_q, w_k, w_v, w_o)
-    plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend)
+        if type(knm) is _Array:
+            return plan(knm, theta, out)
+    else:
+        integer(workers, "workers", 1)
+        algorithm_for(knm, algorithm, block_size)
+        weights = (w_q, w_k, w_v, w_o)
+        plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend)
+    if is_sparse(knm):
+        return _modulate_sparse(plan, as_sparse_coupling(knm, symmetric=True), theta, out)
     return plan(knm, theta, out)
+
+
+def _modulate_sparse(plan: Any, coupling: SparseCoupling, theta: Any, out: Any) -> Any:
+    if out is not None:
+        raise ValueError(f"out must be None for a sparse knm, got {describe(out)}")
+    return coupling.with_data(plan.modulate_sparse(coupling, as_phases(theta, coupling.n)))
 
 
 def _new_default_plan(key: tuple[Any, ...]) -> Any:
@@ -237,15 +258,55 @@ def _remember(plans: dict[tuple[Any, ...], Any], key: tuple[Any, ...], plan: Any
     return plan
 
 
-def _algorithm(algorithm: Any, block_size: Any) -> str:
-    """Return the name of the algorithm that is used."""
-    if isinstance(algorithm, str) and algorithm in ("moments", "sparse"):
+def algorithm_for(knm: Any, algorithm: Any, block_size: Any) -> str:
+    """Return the name of the algorithm that is used for a coupling.
+
+    Raises
+    ------
+    ValueError
+        If the one asked for does not exist or does not fit the coupling.
+    """
+    if isinstance(algorithm, str) and algorithm == "moments":
         listed = ", ".join(repr(name) for name in ALGORITHMS)
         raise ValueError(f"algorithm must be one of {listed} in this version, got {algorithm!r}")
     choice(algorithm, "algorithm", ALGORITHMS)
+    if is_sparse(knm) or isinstance(knm, SparseCoupling):
+        if algorithm not in ("auto", "sparse"):
+            raise ValueError(f"algorithm must be 'auto' or 'sparse' for a sparse knm, got {algorithm!r}")
+        return "sparse"
+    if algorithm == "sparse":
+        raise ValueError(f"algorithm 'sparse' needs a sparse knm, got {describe(knm)}")
     if algorithm == "band" and block_size is None:
         raise ValueError("algorithm 'band' needs a block_size, got block_size None")
     return "direct" if block_size is None or algorithm == "direct" else "band"
+
+
+def _frozen(array: Any) -> np.ndarray:
+    copy = np.array(array)
+    copy.flags.writeable = False
+    return copy
+
+
+class _BoundSparse:
+    """Modulation of one sparse coupling, of which it keeps a copy."""
+
+    def __init__(self, plan: Any, knm: Any) -> None:
+        coupling = as_sparse_coupling(knm, symmetric=True)
+        indptr, indices, data, mean = (
+            _frozen(array) for array in (coupling.indptr, coupling.indices, coupling.data, coupling.mean)
+        )
+        self._plan = plan
+        self.coupling = replace(coupling, indptr=indptr, indices=indices, data=data, mean=mean)
+
+    @property
+    def knm(self) -> Any:
+        return self.coupling.with_data(self.coupling.data.copy())
+
+    def __call__(self, theta: Any, out: Any = None) -> Any:
+        return _modulate_sparse(self._plan, self.coupling, theta, out)
+
+    def factors(self, theta: Any) -> np.ndarray:
+        return self._plan.factors_sparse(self.coupling, as_phases(theta, self.coupling.n))
 
 
 class Modulator:
@@ -253,7 +314,7 @@ class Modulator:
 
     Parameters
     ----------
-    knm : array_like, shape (N, N)
+    knm : array_like or SciPy sparse matrix, shape (N, N)
         Coupling, symmetric and with a zero diagonal within 1e-12; copied.
     w_q, w_k, w_v, w_o, n_heads, block_size, temperature, lambda_, projection_seed, algorithm, backend,
     workers
@@ -261,8 +322,8 @@ class Modulator:
 
     Attributes
     ----------
-    knm : ndarray, shape (N, N)
-        The coupling, read-only.
+    knm : ndarray or csr matrix, shape (N, N)
+        The coupling; an array is read-only, a csr matrix a copy.
     algorithm : str
         The algorithm in use.
     backend : str
@@ -302,13 +363,14 @@ class Modulator:
         workers: int = 1,
     ) -> None:
         integer(workers, "workers", 1)
-        self.algorithm = _algorithm(algorithm, block_size)
+        self._requested = algorithm, block_size
+        algorithm_for(knm, algorithm, block_size)
         weights = (w_q, w_k, w_v, w_o)
         self._plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend)
         self.backend: str = registry.load(backend).NAME
         self.update(knm)
 
-    def __call__(self, theta: Any, out: np.ndarray | None = None) -> np.ndarray:
+    def __call__(self, theta: Any, out: np.ndarray | None = None) -> Any:
         """Return the coupling modulated by `theta`.
 
         Parameters
@@ -316,12 +378,12 @@ class Modulator:
         theta : array_like, shape (N,), radians
             Phases.
         out : ndarray, shape (N, N), float64, optional
-            Where the result goes.
+            Where the result goes; None for a sparse coupling.
 
         Returns
         -------
-        ndarray, shape (N, N)
-            Modulated coupling. O(N^2 (d + H exp)).
+        ndarray or csr matrix, shape (N, N)
+            Modulated coupling. O(N^2 (d + H exp)), or O(E (d + H exp)) for E stored entries.
 
         Raises
         ------
@@ -355,7 +417,7 @@ class Modulator:
 
         Parameters
         ----------
-        knm : array_like, shape (N, N)
+        knm : array_like or SciPy sparse matrix, shape (N, N)
             Symmetric and with a zero diagonal within 1e-12.
 
         Raises
@@ -363,12 +425,19 @@ class Modulator:
         ValueError
             If it is not; the old coupling then stays.
         """
-        self._bound = self._plan.bind(knm)
+        algorithm = algorithm_for(knm, *self._requested)
+        self._bound = _BoundSparse(self._plan, knm) if algorithm == "sparse" else self._plan.bind(knm)
+        self.algorithm = algorithm
 
     @property
-    def knm(self) -> np.ndarray:
-        """The coupling, shape (N, N), read-only."""
+    def knm(self) -> Any:
+        """The coupling, shape (N, N): a read-only array, or a copy as a csr matrix."""
         return self._bound.knm
+
+    @property
+    def coupling(self) -> np.ndarray | SparseCoupling:
+        """The coupling as a backend takes it, read-only."""
+        return self._bound.coupling if isinstance(self._bound, _BoundSparse) else self._bound.knm
 
     @property
     def parameters(self) -> ModulationParameters:
@@ -385,10 +454,11 @@ class Modulator:
     def __reduce__(self) -> tuple[Any, ...]:
         p = self.parameters
         contents = (p.w_q, p.w_k, p.w_v, p.w_o, p.temperature, p.n_heads, p.block_size, p.lambda_)
-        return _rebuild, (np.array(self.knm), contents, self.algorithm, self.backend)
+        knm = self.knm if self.algorithm == "sparse" else np.array(self.knm)
+        return _rebuild, (knm, contents, self._requested[0], self.backend)
 
 
-def _rebuild(knm: np.ndarray, contents: tuple[Any, ...], algorithm: str, backend: str) -> Modulator:
+def _rebuild(knm: Any, contents: tuple[Any, ...], algorithm: str, backend: str) -> Modulator:
     w_q, w_k, w_v, w_o, temperature, n_heads, block_size, lambda_ = contents
     return Modulator(
         knm,
@@ -419,8 +489,8 @@ MODULATION_KEYWORDS = (
 )
 
 
-def parameters_from_keywords(keywords: dict[str, Any]) -> ModulationParameters:
-    """Check the keywords of a `Modulator`, given as a dictionary.
+def parameters_from_keywords(keywords: dict[str, Any], knm: Any) -> ModulationParameters:
+    """Check the keywords of a `Modulator` of `knm`, given as a dictionary.
 
     Raises
     ------
@@ -432,7 +502,7 @@ def parameters_from_keywords(keywords: dict[str, Any]) -> ModulationParameters:
             allowed = ", ".join(MODULATION_KEYWORDS)
             raise ValueError(f"modulation must have keys among {allowed}; got {describe(name)}")
     block_size = keywords.get("block_size")
-    _algorithm(keywords.get("algorithm", "auto"), block_size)
+    algorithm_for(knm, keywords.get("algorithm", "auto"), block_size)
     return _parameters(
         tuple(keywords.get(name) for name in ("w_q", "w_k", "w_v", "w_o")),
         keywords.get("n_heads", 4),

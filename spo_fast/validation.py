@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NoReturn
 
@@ -22,6 +22,9 @@ SYMMETRY_TOLERANCE = 1e-12  # relative and absolute; also the bound on the diago
 
 _FLOAT64 = np.dtype(np.float64)
 _REAL_KINDS = "iuf"
+_LARGEST_SPARSE = 2**31 - 1  # oscillators whose indices fit 32 bits
+_LARGEST_BITS = 62  # of a count or an index: sums of two still fit 64 bits
+_WHOLE = 1 << 31  # a block size beyond every N
 _BLOCK_ENTRIES = 1 << 18  # entries looked at in one go by the explaining passes: 2 MB of doubles
 
 
@@ -56,6 +59,44 @@ class ModulationParameters:
     w_o: np.ndarray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseCoupling:
+    """A coupling by its stored entries, row after row; E of them.
+
+    Attributes
+    ----------
+    n : int
+        Number of oscillators N.
+    indptr : ndarray, shape (N + 1,), int64
+        Row i has the entries ``indptr[i]`` to ``indptr[i + 1]``.
+    indices : ndarray, shape (E,), int32
+        Columns, ascending in each row, none twice.
+    data : ndarray, shape (E,), rad per time unit
+        Values; explicit zeros are kept.
+    mean : ndarray, shape (E,), or None
+        (K + K^T) / 2 on the same pattern, which then equals its transpose, with zeros on the diagonal; only
+        there where the coupling is to be modulated.
+    kind : type
+        ``csr_matrix`` or ``csr_array``: what results are made with.
+    """
+
+    n: int
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+    mean: np.ndarray | None
+    kind: type
+
+    def rows(self) -> np.ndarray:
+        """Return the row of each entry, shape (E,)."""
+        return np.repeat(np.arange(self.n), np.diff(self.indptr))
+
+    def with_data(self, data: np.ndarray) -> Any:
+        """Return a SciPy matrix that holds `data`, shape (E,), and a copy of the pattern."""
+        pattern = (data, self.indices.copy(), self.indptr.copy())  # a caller may drop entries in place
+        return self.kind(pattern, shape=(self.n, self.n))
+
+
 @dataclass(slots=True, eq=False)
 class Network:
     """Everything in the right-hand side but the phases.
@@ -64,10 +105,10 @@ class Network:
     ----------
     omega : ndarray, shape (N,), rad per time unit
         Natural frequencies.
-    knm : ndarray, shape (N, N), rad per time unit
+    knm : ndarray, shape (N, N), or SparseCoupling, rad per time unit
         Coupling, row i is pulled by its columns; C order.
     alpha : ndarray, shape (N, N), radians, or None
-        Phase lags where they differ from pair to pair.
+        Phase lags where they differ from pair to pair; of a sparse coupling one for each entry, shape (E,).
     uniform_alpha : float, radians
         The one phase lag where `alpha` is None, else 0.
     zeta, psi : float
@@ -79,7 +120,7 @@ class Network:
     """
 
     omega: np.ndarray
-    knm: np.ndarray
+    knm: np.ndarray | SparseCoupling
     alpha: np.ndarray | None
     uniform_alpha: float
     zeta: float
@@ -93,6 +134,8 @@ class Network:
 
 def describe(value: Any) -> str:
     """Return a short text for an error message: the value of a scalar, type and shape of anything larger."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"  # Python refuses to print very long ones
     if isinstance(value, str | bytes | bool | int | float | complex | np.generic) or value is None:
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."
@@ -104,13 +147,13 @@ def describe(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def integer(value: Any, name: str, minimum: int | None = None) -> int:
+def integer(value: Any, name: str, minimum: int | None = None, *, any_size: bool = False) -> int:
     """Return `value` as an int; bools and floats, also integral ones, are refused.
 
     Raises
     ------
     ValueError
-        If `value` is no integer or is below `minimum`.
+        If `value` is no integer, is below `minimum`, or (unless `any_size`) is too large for 64 bits.
     """
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     try:
@@ -120,7 +163,9 @@ def integer(value: Any, name: str, minimum: int | None = None) -> int:
     except TypeError:
         raise ValueError(f"{name} must be an integer, got {describe(value)}") from None
     if minimum is not None and result < minimum:
-        raise ValueError(f"{name} must be an integer >= {minimum}, got {result}")
+        raise ValueError(f"{name} must be an integer >= {minimum}, got {describe(result)}")
+    if result.bit_length() > _LARGEST_BITS and not any_size:
+        raise ValueError(f"{name} must be an integer below 2**{_LARGEST_BITS}, got {describe(result)}")
     return result
 
 
@@ -209,9 +254,14 @@ def real_array(value: Any, name: str) -> np.ndarray:
         return np.require(array, _FLOAT64, ["C", "A"])
 
 
+def is_sparse(value: Any) -> bool:
+    """Whether `value` is a SciPy sparse matrix or array; SciPy is not imported to tell."""
+    sparse = sys.modules.get("scipy.sparse")  # a sparse matrix exists only where this already is
+    return sparse is not None and bool(sparse.issparse(value))
+
+
 def _refuse_sparse(value: Any, name: str, wanted: str = "a dense array") -> None:
-    sparse = sys.modules.get("scipy.sparse")  # not imported: a sparse matrix exists only where it already is
-    if sparse is not None and sparse.issparse(value):
+    if is_sparse(value):
         raise ValueError(f"{name} must be {wanted}, got {type(value).__name__} of shape {value.shape}")
 
 
@@ -285,13 +335,17 @@ def as_trajectory(theta: Any, name: str = "theta") -> np.ndarray:
     return array
 
 
-def as_output(out: Any, n: int, knm: Any, name: str = "out") -> np.ndarray:
+def as_output(
+    out: Any, n: int, knm: Any, coupling: np.ndarray | None = None, name: str = "out"
+) -> np.ndarray:
     """Return `out` itself if a kernel may write an (n, n) result to it.
 
     Parameters
     ----------
     knm : object
         The coupling as the caller gave it, before any conversion: `out` may not share its memory.
+    coupling : ndarray, optional
+        The same after conversion, which may still lie in the caller's memory (a memoryview, a data frame).
 
     Raises
     ------
@@ -309,8 +363,9 @@ def as_output(out: Any, n: int, knm: Any, name: str = "out") -> np.ndarray:
         raise ValueError(f"{name} must be an aligned array in C order, got strides {out.strides}")
     if not flags.writeable:
         raise ValueError(f"{name} must be writable, got a read-only array")
-    if isinstance(knm, np.ndarray) and _overlap(out, knm):
-        raise ValueError(f"{name} must not overlap knm, got an array that shares its memory")
+    for given in (knm, coupling):
+        if isinstance(given, np.ndarray) and _overlap(out, given):
+            raise ValueError(f"{name} must not overlap knm, got an array that shares its memory")
     return out
 
 
@@ -326,6 +381,148 @@ def _overlap(first: np.ndarray, second: np.ndarray) -> bool:
 def _require_shape(array: np.ndarray, name: str, shape: tuple[int, ...], symbols: str = "") -> None:
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {symbols}{shape}, got {array.shape}")
+
+
+# ---------------------------------------------------------------- sparse couplings
+
+
+def as_sparse_coupling(knm: Any, name: str = "knm", *, symmetric: bool = False) -> SparseCoupling:
+    """Return the stored entries of a sparse matrix, sorted and without duplicates. O(E), never (N, N).
+
+    Parameters
+    ----------
+    knm : SciPy sparse matrix or array of any format, shape (N, N), or SparseCoupling
+        Duplicate entries are added up; explicit zeros are kept. It is not written to; arrays that fit are
+        not copied.
+    symmetric : bool
+        Demand K_ij = K_ji and a zero diagonal, both within 1e-12, and provide the mean. An entry that is
+        stored on one side only gets an explicit zero on the other.
+
+    Raises
+    ------
+    ValueError
+        If it is not sparse, not square, malformed, no matrix of real numbers, not finite, or not symmetric.
+    """
+    coupling = knm if isinstance(knm, SparseCoupling) else _canonical(knm, name)
+    return _symmetric(coupling, name) if symmetric and coupling.mean is None else coupling
+
+
+def _canonical(value: Any, name: str) -> SparseCoupling:
+    if not is_sparse(value):
+        raise ValueError(f"{name} must be a sparse matrix, got {describe(value)}")
+    if len(value.shape) != 2 or value.shape[0] != value.shape[1]:
+        raise ValueError(f"{name} must be a square (N, N) matrix, got {describe(value)}")
+    if value.dtype.kind not in _REAL_KINDS:
+        raise ValueError(f"{name} must hold real numbers, got {describe(value)}")
+    n = int(value.shape[0])
+    if n > _LARGEST_SPARSE:
+        raise ValueError(f"{name} must have at most {_LARGEST_SPARSE} rows, got {n}")
+    csr = _well_formed_csr(value, name)
+    coupling = SparseCoupling(
+        n,
+        np.require(csr.indptr, np.int64, ["C", "A"]),
+        np.require(csr.indices, np.int32, ["C", "A"]),
+        np.require(csr.data, _FLOAT64, ["C", "A"]),
+        None,
+        type(csr),
+    )
+    if not _all_finite(coupling.data):
+        _explain_entry(coupling, ~np.isfinite(coupling.data), f"{name} must be finite")
+    return coupling
+
+
+def _well_formed_csr(value: Any, name: str) -> Any:
+    """Return `value` in rows of ascending columns; an object of its own, though it may share arrays."""
+    sparse = sys.modules["scipy.sparse"]
+    kind = sparse.csr_array if isinstance(value, sparse.sparray) else sparse.csr_matrix
+    try:
+        _refuse_wild_indices(value)
+        with np.errstate(over="ignore"):  # a long double too large for float64 becomes inf, refused later
+            rows = value.astype(_FLOAT64, copy=False).tocsr()  # first: duplicates of int8 may sum past 127
+        csr = kind((rows.data, rows.indices, rows.indptr), shape=rows.shape)
+        csr.check_format(full_check=True)
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{name} must be a well-formed sparse matrix, got {describe(value)}: {error}"
+        ) from None
+    if not _ascending(csr.indptr, csr.indices):  # looked at: the flags that SciPy keeps may be stale
+        csr = csr.copy()
+        csr = kind((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+        csr.sum_duplicates()
+    return csr
+
+
+def _refuse_wild_indices(value: Any) -> None:
+    """Raise ValueError or IndexError for indices that would make SciPy's conversion leave its arrays."""
+    if value.format == "coo":
+        for index, size in zip(value.coords, value.shape, strict=True):
+            if index.size and not (index.min() >= 0 and index.max() < size):
+                raise IndexError("an index is out of range")
+    elif value.format in ("csc", "bsr"):
+        parts = (value.data, value.indices, value.indptr)
+        type(value)(parts, shape=value.shape).check_format(full_check=True)  # a check may replace the arrays
+
+
+def _ascending(indptr: np.ndarray, indices: np.ndarray) -> bool:
+    rising = indices[1:] > indices[:-1]
+    starts = indptr[(indptr > 0) & (indptr < indices.size)]
+    rising[starts - 1] = True  # from one row to the next the columns may fall
+    return bool(rising.all())
+
+
+def _symmetric(coupling: SparseCoupling, name: str) -> SparseCoupling:
+    """Return the coupling with its mean, on the union of its pattern and its transpose's."""
+    turned = coupling.with_data(coupling.data).T.tocsr()  # sorted rows
+    transpose = replace(coupling, indptr=turned.indptr, indices=turned.indices, data=turned.data)
+    if not same_pattern(coupling, transpose):
+        coupling, transpose = _on_union(coupling, transpose), _on_union(transpose, coupling)
+    values, mirrored = coupling.data, transpose.data
+    with np.errstate(over="ignore"):
+        allowed = SYMMETRY_TOLERANCE * (1.0 + np.minimum(np.abs(values), np.abs(mirrored)))
+        bad = np.abs(values - mirrored) > allowed
+        mean = 0.5 * (values + mirrored)
+    if bad.any():
+        at = int(np.argmax(bad))
+        i, j = _row(coupling, at), int(coupling.indices[at])
+        raise _asymmetric(name, i, j, values[at], mirrored[at])
+    diagonal = coupling.indices == coupling.rows()
+    bad = diagonal & (np.abs(values) > SYMMETRY_TOLERANCE)
+    if bad.any():
+        _explain_entry(coupling, bad, f"{name} must have a zero diagonal")
+    mean[diagonal] = 0.0
+    return replace(coupling, mean=mean)
+
+
+def same_pattern(first: SparseCoupling, second: SparseCoupling) -> bool:
+    """Whether both store the same entries, zeros included. O(E)."""
+    return np.array_equal(first.indptr, second.indptr) and np.array_equal(first.indices, second.indices)
+
+
+def _on_union(coupling: SparseCoupling, other: SparseCoupling) -> SparseCoupling:
+    """Return the coupling with explicit zeros where only `other` has entries. O(E log E)."""
+    n, own = coupling.n, _keys(coupling)
+    keys = np.union1d(own, _keys(other))
+    rows, columns = np.divmod(keys, max(n, 1))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
+    data = np.zeros(keys.size)
+    data[np.searchsorted(keys, own)] = coupling.data
+    return SparseCoupling(n, indptr, columns.astype(np.int32), data, None, coupling.kind)
+
+
+def _keys(coupling: SparseCoupling) -> np.ndarray:
+    """One ascending number for each entry; below 2^62."""
+    return coupling.rows() * np.int64(coupling.n) + coupling.indices
+
+
+def _row(coupling: SparseCoupling, at: int) -> int:
+    return int(np.searchsorted(coupling.indptr, at, side="right")) - 1
+
+
+def _explain_entry(coupling: SparseCoupling, bad: np.ndarray, wanted: str) -> NoReturn:
+    """Raise for the first entry that is marked."""
+    at = int(np.argmax(bad))
+    index = (_row(coupling, at), int(coupling.indices[at]))
+    raise ValueError(f"{wanted}, got {float(coupling.data[at])!r} at {_place(index)}")
 
 
 # ---------------------------------------------------------------- composites
@@ -370,7 +567,7 @@ def modulation_parameters(
         If anything is of the wrong kind, shape or range, or so large that logits or outputs would overflow.
     """
     heads = integer(n_heads, "n_heads", 1)
-    block = -1 if block_size is None else integer(block_size, "block_size", 1)
+    block = -1 if block_size is None else min(integer(block_size, "block_size", 1, any_size=True), _WHOLE)
     strength = number(lambda_, "lambda_", minimum=0.0)
     tau = _temperature(temperature, heads)
     queries, keys, values, output = _projections(w_q, w_k, w_v, w_o, heads)
@@ -442,46 +639,112 @@ def _refuse_overflow(
 
 
 def network(
-    n: int, omega: Any, knm: Any, alpha: Any, zeta: Any, psi: Any, *, omega_name: str = "omega"
+    n: int,
+    omega: Any,
+    knm: Any,
+    alpha: Any,
+    zeta: Any,
+    psi: Any,
+    *,
+    omega_name: str = "omega",
+    modulated: bool = False,
 ) -> Network:
-    """Check kinds and shapes of a right-hand side for `n` oscillators; the entries of arrays are not read.
+    """Check kinds and shapes of a right-hand side for `n` oscillators.
+
+    The entries of arrays are not read, those of sparse matrices are.
 
     Parameters
     ----------
     omega : float or array_like, shape (n,), rad per time unit
         A number stands for n equal frequencies.
-    knm : array_like, shape (n, n)
+    knm : array_like or sparse matrix, shape (n, n)
         Coupling.
     alpha : None, float or array_like, shape (n, n), radians
-        Phase lag.
+        Phase lag; with a sparse `knm` a sparse matrix of the same pattern instead of an array.
     zeta, psi : float
         External drive.
     omega_name : str
         What the caller calls the frequencies.
+    modulated : bool
+        Whether the coupling will be modulated: a sparse one must then be symmetric.
 
     Raises
     ------
     ValueError
         If an argument is of the wrong kind or shape; nothing is broadcast but a number.
     """
-    coupling = as_coupling(knm)
-    _require_shape(coupling, "knm", (n, n))
+    if is_sparse(knm) or isinstance(knm, SparseCoupling):
+        coupling, lags, lag = _sparse_interaction(n, knm, alpha, modulated)
+    else:
+        coupling, lags, lag = _interaction(n, knm, alpha)
     if is_scalar(omega):
         frequencies = np.full(n, number(omega, omega_name))
     else:
         frequencies = as_phases(omega, n, omega_name)
-    lags, lag = _lags(alpha, n)
     return Network(frequencies, coupling, lags, lag, number(zeta, "zeta"), number(psi, "psi"))
 
 
-def _lags(alpha: Any, n: int) -> tuple[np.ndarray | None, float]:
-    if alpha is None:
-        return None, 0.0
-    if is_scalar(alpha):
-        return None, number(alpha, "alpha")
+_Interaction = tuple[np.ndarray | SparseCoupling, np.ndarray | None, float]
+
+
+def _interaction(n: int, knm: Any, alpha: Any) -> _Interaction:
+    coupling = as_coupling(knm)
+    _require_shape(coupling, "knm", (n, n))
+    if alpha is None or is_scalar(alpha):
+        return coupling, None, _uniform_lag(alpha)
     lags = as_coupling(alpha, "alpha")
     _require_shape(lags, "alpha", (n, n))
-    return lags, 0.0
+    return coupling, lags, 0.0
+
+
+def _uniform_lag(alpha: Any) -> float:
+    return 0.0 if alpha is None else number(alpha, "alpha")
+
+
+def _sparse_interaction(n: int, knm: Any, alpha: Any, modulated: bool) -> _Interaction:
+    plain = as_sparse_coupling(knm)
+    if plain.n != n:
+        raise ValueError(f"knm must have shape {(n, n)}, got {(plain.n, plain.n)}")
+    coupling = as_sparse_coupling(plain, symmetric=True) if modulated else plain
+    if alpha is None or is_scalar(alpha):
+        return coupling, None, _uniform_lag(alpha)
+    if not is_sparse(alpha):
+        wanted = "None, a number or a sparse matrix of the pattern of knm"
+        raise ValueError(f"alpha must be {wanted}, got {describe(alpha)}")
+    lags = as_sparse_coupling(alpha, "alpha")
+    if lags.n != n:
+        raise ValueError(f"alpha must have shape {(n, n)}, got {(lags.n, lags.n)}")
+    if not same_pattern(lags, plain):
+        _explain_pattern(lags, plain)
+    return (
+        coupling,
+        lags.data if coupling.data.size == lags.data.size else _on_union(lags, coupling).data,
+        0.0,
+    )
+
+
+def _explain_pattern(lags: SparseCoupling, coupling: SparseCoupling) -> NoReturn:
+    own, wanted = _keys(lags), _keys(coupling)
+    surplus = np.setdiff1d(own, wanted, assume_unique=True)
+    missing = np.setdiff1d(wanted, own, assume_unique=True)
+    key, what = (surplus[0], "one more") if surplus.size else (missing[0], "none")
+    index = tuple(int(part) for part in divmod(key, coupling.n))
+    raise ValueError(f"alpha must have the stored entries of knm, got {what} at {_place(index)}")
+
+
+def explain_network(net: Network, omega_name: str = "omega") -> None:
+    """Raise for the first non-finite entry of a right-hand side; sparse matrices are known to have none.
+
+    Raises
+    ------
+    ValueError
+        With the array's name, the index and the value.
+    """
+    explain_nonfinite(**{omega_name: net.omega})
+    if not isinstance(net.knm, SparseCoupling):
+        explain_nonfinite(knm=net.knm)
+        if net.alpha is not None:
+            explain_nonfinite(alpha=net.alpha)
 
 
 # ---------------------------------------------------------------- explanations after a kernel's refusal
@@ -537,10 +800,14 @@ def _explain_asymmetry(knm: np.ndarray, start: int, stop: int, name: str) -> Non
     if bad.any():
         i, j = (int(entry) for entry in np.argwhere(bad)[0])
         i += start
-        raise ValueError(
-            f"{name} must be symmetric, got {float(knm[i, j])!r} at index ({i}, {j}) "
-            f"and {float(knm[j, i])!r} at index ({j}, {i})"
-        )
+        raise _asymmetric(name, i, j, knm[i, j], knm[j, i])
+
+
+def _asymmetric(name: str, i: int, j: int, there: float, back: float) -> ValueError:
+    return ValueError(
+        f"{name} must be symmetric, got {float(there)!r} at index ({i}, {j}) "
+        f"and {float(back)!r} at index ({j}, {i})"
+    )
 
 
 def unexplained(status: int) -> NoReturn:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import spo_fast
-from spo_fast import bench, cli, demo
+from spo_fast import bench, cli, demo, files, simulate
 
 
 def failure(capsys, *arguments):
@@ -44,13 +46,22 @@ def test_the_module_can_be_run():
         ["bench", "--sizes", "16,,64"],
         ["bench", "--sizes", "-4"],
         ["bench", "--rounds", "1.5"],
+        ["ablate", "--seeds", "-1"],
+        ["ablate", "--grid", "--physics"],
+        ["simulate"],
+        ["simulate", "k.csv", "--dt", "0.1", "--steps", "1"],
+        ["simulate", "k.csv", "--dt", "0.1", "--steps", "1.5", "--out", "a.npz"],
+        ["simulate", "k.csv", "--dt", "0.1", "--steps", "1", "--out", "a.npz", "--lambda", "0,,1"],
+        ["simulate", "k.csv", "--dt", "0.1", "--steps", "1", "--out", "a.npz", "--observe", "R,"],
     ],
 )
-def test_wrong_arguments_end_with_status_2(arguments, capsys):
+def test_wrong_arguments_end_with_status_2_and_one_line(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
     assert stop.value.code == 2
-    assert "error: " in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("spo-fast")
+    assert ": error: " in line
 
 
 def test_backends_lists_each_with_its_state(capsys):
@@ -154,3 +165,333 @@ def test_bench_reports_what_is_missing(monkeypatch):
         bench.measure([4], ["cython"])
     with pytest.raises(ValueError, match="got abacus"):
         bench.measure([4], ["abacus"])
+
+
+# ---------------------------------------------------------------- simulate
+
+SHORT = ("--dt", "0.05", "--steps", "20")
+
+
+@pytest.fixture
+def problem(tmp_path, rng, monkeypatch):
+    """A network of five oscillators in files of every kind, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    upper = np.triu(rng.uniform(0.1, 1.0, (5, 5)), 1)
+    knm, theta, omega = upper + upper.T, rng.uniform(0.0, 6.0, 5), rng.normal(0.0, 0.5, 5)
+    np.savetxt("k.csv", knm, delimiter=",", header="a comment", fmt="%.17g")
+    np.save("k.npy", knm)
+    np.savez("k.npz", knm)
+    np.savez("all.npz", knm=knm, theta=theta, omega=omega, other=knm * 2.0)
+    np.savetxt("theta.csv", theta, delimiter=",", fmt="%.17g")  # a column
+    np.savetxt("omega.csv", omega[None, :], delimiter=",", fmt="%.17g")  # a row
+    np.save("theta.npy", theta)
+    np.save("omega.npy", omega)
+    return knm, theta, omega
+
+
+def run(*arguments):
+    assert cli.main(["simulate", *arguments]) == 0
+
+
+@pytest.mark.parametrize(
+    "knm, theta, omega",
+    [
+        ("k.csv", "theta.csv", "omega.csv"),
+        ("k.npy", "theta.npy", "omega.npy"),
+        ("k.npz", "all.npz", "all.npz:omega"),
+        ("all.npz", "all.npz", "all.npz"),
+    ],
+)
+def test_simulate_takes_every_kind_of_file(problem, capsys, knm, theta, omega):
+    run(knm, "--theta", theta, "--omega", omega, *SHORT, "--out", "run.npz")
+    expected = simulate(problem[1], problem[2], problem[0], dt=0.05, n_steps=20)
+    with np.load("run.npz") as written:
+        assert set(written.files) >= {"t", "theta", "t_observe", "R", "final", "dt", "method", "backend"}
+        for name in ("t", "theta", "t_observe", "R", "final"):
+            np.testing.assert_array_equal(written[name], getattr(expected, name))
+        assert written["method"] == "rk4"
+    line = capsys.readouterr().out
+    assert line.startswith("run.npz: <Simulation: N=5")
+    assert line.count("\n") == 1
+
+
+def test_simulate_passes_every_option_on(problem, monkeypatch):
+    seen = {}
+
+    def spy(**options):
+        seen.update(options)
+        return simulate(**options)
+
+    monkeypatch.setattr(spo_fast, "simulate", spy)
+    np.save("alpha.npy", np.full((5, 5), 0.1))
+    run(
+        *("k.csv", "--theta", "theta.csv", "--omega", "1.5", "--alpha", "alpha.npy"),
+        *("--zeta", "0.2", "--psi", "-0.3", "--dt", "0.02", "--steps", "12", "--method", "rk45"),
+        *("--atol", "1e-7", "--rtol", "1e-4", "--backend", "numpy", "--workers", "2"),
+        *("--lambda", "0.25", "--heads", "2", "--block-size", "3", "--temperature", "1,2", "--seed", "7"),
+        *("--algorithm", "direct", "--modulate-every", "2", "--record-every", "5", "--observe", "R,psi"),
+        *("--progress", "--out", "run.npz"),
+    )
+    np.testing.assert_array_equal(seen.pop("knm"), problem[0])
+    np.testing.assert_array_equal(seen.pop("theta"), problem[1])
+    np.testing.assert_array_equal(seen.pop("alpha"), np.full((5, 5), 0.1))
+    assert seen == {
+        "omega": 1.5,
+        "zeta": 0.2,
+        "psi": -0.3,
+        "dt": 0.02,
+        "n_steps": 12,
+        "method": "rk45",
+        "atol": 1e-7,
+        "rtol": 1e-4,
+        "backend": "numpy",
+        "workers": 2,
+        "progress": True,
+        "modulate_every": 2,
+        "record_every": 5,
+        "observe": ("R", "psi"),
+        "modulation": {
+            "lambda_": 0.25,
+            "n_heads": 2,
+            "block_size": 3,
+            "temperature": [1.0, 2.0],
+            "projection_seed": 7,
+            "algorithm": "direct",
+        },
+    }
+    with np.load("run.npz") as written:
+        assert written["theta"].shape == (4, 5)  # steps 0, 5, 10 and 12
+        assert written["psi"].shape == (13,)
+
+
+def test_every_keyword_of_simulate_is_a_flag():
+    import inspect
+
+    keywords = set(inspect.signature(simulate).parameters)
+    covered = {"theta", "omega", "knm", "alpha", "n_steps", "modulation", *cli._PASSED_ON}
+    assert keywords == covered
+    from spo_fast.modulation import MODULATION_KEYWORDS
+
+    assert set(MODULATION_KEYWORDS) - {"w_q", "w_k", "w_v", "w_o"} == set(cli._MODULATION)
+
+
+def test_phases_that_are_not_given_are_drawn(problem):
+    run("k.csv", *SHORT, "--out", "a.npz")
+    run("k.csv", *SHORT, "--out", "b.npz", "--theta-seed", "1")
+    with np.load("a.npz") as a, np.load("b.npz") as b:
+        np.testing.assert_array_equal(a["theta"][0], spo_fast.datasets.initial_phases(5))
+        np.testing.assert_array_equal(b["theta"][0], spo_fast.datasets.initial_phases(5, seed=1))
+
+
+def test_several_rows_of_phases_are_an_ensemble(problem, capsys):
+    theta = np.array([problem[1], problem[1] + 0.5])
+    np.savetxt("both.csv", theta, delimiter=",", fmt="%.17g")
+    run("k.csv", "--theta", "both.csv", "--lambda", "0,1", *SHORT, "--out", "run.npz", "--plot", "run.png")
+    expected = simulate(theta, 0.0, problem[0], dt=0.05, n_steps=20, modulation={"lambda_": [0.0, 1.0]})
+    with np.load("run.npz") as written:
+        np.testing.assert_array_equal(written["R"], expected.R)
+        np.testing.assert_array_equal(written["status"], [0, 0])
+    assert "M=2, N=5" in capsys.readouterr().out
+    run("k.csv", "--members", "3", "--theta-seed", "4", *SHORT, "--out", "run.npz")
+    with np.load("run.npz") as written:
+        drawn = [spo_fast.datasets.initial_phases(5, seed=seed) for seed in (4, 5, 6)]
+        np.testing.assert_array_equal(written["theta"][0], drawn)
+
+
+def test_members_that_fail_are_named(problem, capsys):
+    knm = np.array([problem[0], np.where(problem[0] > 0.0, 1e308, 0.0)])
+    np.save("two.npy", knm)
+    run("two.npy", "--members", "2", "--method", "euler", *SHORT, "--out", "run.npz")
+    assert capsys.readouterr().out.splitlines()[1] == "1 of 2 members stopped at a non-finite state: 1"
+    with np.load("run.npz") as written:
+        assert written["status"][0] == 0
+        assert written["status"][1] != 0
+        assert written["steps"].tolist() == [20, 0]
+
+
+def test_a_result_can_be_continued(problem):
+    run("k.csv", "--theta", "theta.csv", *SHORT, "--out", "a.npz")
+    run("k.csv", "--theta", "a.npz:final", *SHORT, "--out", "b.npz")
+    whole = simulate(problem[1], 0.0, problem[0], dt=0.05, n_steps=40)
+    with np.load("b.npz") as written:
+        np.testing.assert_array_equal(written["final"], whole.final)
+
+
+def test_sparse_coupling_is_read_as_it_is(problem, monkeypatch):
+    sparse = pytest.importorskip("scipy.sparse")
+    seen = {}
+
+    def spy(**options):
+        seen.update(options)
+        return simulate(**options)
+
+    monkeypatch.setattr(spo_fast, "simulate", spy)
+    for i, kind in enumerate((sparse.csr_array, sparse.csc_matrix, sparse.coo_array)):
+        sparse.save_npz("sparse.npz", kind(problem[0]))
+        run("sparse.npz", *SHORT, "--out", f"{i}.npz")
+        assert sparse.issparse(seen["knm"])
+        np.testing.assert_array_equal(seen["knm"].toarray(), problem[0])
+
+
+def test_a_result_may_be_netcdf(problem):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("scipy")
+    run("k.csv", "--theta", "theta.csv", *SHORT, "--record-every", "7", "--out", "run.nc")
+    expected = simulate(problem[1], 0.0, problem[0], dt=0.05, n_steps=20, record_every=7)
+    with xarray.open_dataset("run.nc", engine="scipy") as written:
+        np.testing.assert_array_equal(written["theta"], expected.theta)
+        np.testing.assert_array_equal(written["R"], expected.R)
+        assert written.attrs["method"] == "rk4"
+
+
+def test_a_picture_is_drawn_on_request(problem):
+    pytest.importorskip("matplotlib")
+    run("k.csv", *SHORT, "--out", "run.npz", "--plot", "run.png")
+    with open("run.png", "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+    assert {"run.npz", "run.png"} <= set(os.listdir())
+
+
+BAD_FILES = {
+    "words.csv": b"one,two\n3,4\n",
+    "ragged.csv": b"1,2\n3\n",
+    "empty.csv": b"",
+    "binary.csv": bytes(range(256)),
+    "empty.npy": b"",
+    "short.npy": b"\x93NUMPY",
+    "text.npy": b"0,1\n1,0\n",
+    "text.npz": b"0,1\n1,0\n",
+    "cut.npz": b"PK\x03\x04 and no more",
+    "k.txt": b"0 1\n1 0\n",
+}
+
+
+@pytest.mark.parametrize("name", [*BAD_FILES, "missing.csv", "missing.npz", "pickle.npy", "two.npz", "."])
+def test_a_bad_file_is_one_clear_line_and_nothing_is_written(problem, capsys, name):
+    for bad, content in BAD_FILES.items():
+        with open(bad, "wb") as file:
+            file.write(content)
+    np.save("pickle.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.savez("two.npz", a=np.eye(2), b=np.eye(2))
+    before = sorted(os.listdir())
+    for arguments in (
+        [name],
+        ["k.csv", "--theta", name],
+        ["k.csv", "--omega", name],
+        ["k.csv", "--alpha", name],
+    ):
+        assert name in failure(capsys, "simulate", *arguments, *SHORT, "--out", "run.npz")
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        (["k.csv", "--theta", "three.csv"], "(3, 3)"),
+        (["k.csv", "--lambda", "0,1"], "lambda_"),
+        (["k.csv", "--theta", "theta.csv", "--members", "2"], "--members"),
+        (["k.csv", "--members", "0"], "--members"),
+        (["k.csv", "--omega", "nan"], "omega"),
+        (["k.csv", "--alpha", "theta.npy"], "alpha"),
+        (["k.csv", "--method", "rk3"], "method"),
+        (["k.csv", "--observe", "Q"], "observe"),
+        (["k.csv", "--lambda", "-1"], "lambda_"),
+        (["k.csv", "--heads", "3"], "n_heads"),
+        (["k.csv", "--block-size", "0"], "block_size"),
+        (["k.csv", "--temperature", "0"], "temperature"),
+        (["k.csv", "--backend", "abacus"], "abacus"),
+        (["k.csv", "--workers", "0"], "workers"),
+        (["k.csv", "--record-every", "0"], "record_every"),
+        (["k.csv", "--theta", "theta.csv", "--theta-seed", "1"], "--theta-seed"),
+        (["theta.csv"], "knm"),
+        (["nan.csv"], "knm"),
+        (["asymmetric.csv", "--lambda", "1"], "knm"),
+        (["huge.csv", "--method", "euler"], "non-finite"),
+        (["all.npz:nothing"], "knm, theta, omega, other"),
+        (["k.csv", "--plot", "run.jpg"], ".png"),
+        (["k.csv", "--plot", "run.png", "--observe", "none"], "--observe"),
+    ],
+)
+def test_a_bad_value_is_one_clear_line_and_nothing_is_written(problem, capsys, arguments, part):
+    knm = problem[0]
+    np.savetxt("three.csv", np.arange(3.0), delimiter=",")
+    np.savetxt("asymmetric.csv", np.triu(knm), delimiter=",")
+    np.savetxt("nan.csv", np.where(knm > 0.5, np.nan, knm), delimiter=",")
+    np.savetxt("huge.csv", np.where(knm > 0.0, 1e308, 0.0), delimiter=",")
+    before = sorted(os.listdir())
+    assert part in failure(capsys, "simulate", *arguments, *SHORT, "--out", "run.npz")
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("steps, dt", [("-1", "0.1"), ("5", "0"), ("5", "nan"), ("10" * 12, "0.1")])
+def test_bad_steps_are_one_clear_line(problem, capsys, steps, dt):
+    failure(capsys, "simulate", "k.csv", "--dt", dt, "--steps", steps, "--out", "run.npz")
+    assert "run.npz" not in os.listdir()
+
+
+@pytest.mark.parametrize("out", ["run.txt", "nowhere/run.npz", "k.csv", "folder.npz"])
+def test_a_bad_place_for_the_result_is_refused_before_the_run(problem, capsys, monkeypatch, out):
+    monkeypatch.setattr(spo_fast, "simulate", lambda **options: pytest.fail("it ran"))
+    os.mkdir("folder.npz")
+    assert out in failure(capsys, "simulate", "k.csv", *SHORT, "--out", out)
+
+
+def test_result_and_picture_need_files_of_their_own(problem, capsys):
+    assert "different files" in failure(
+        capsys, "simulate", "k.csv", *SHORT, "--out", "a.npz", "--plot", "a.npz"
+    )
+
+
+def test_missing_xarray_is_told_before_the_run(problem, capsys, monkeypatch):
+    monkeypatch.setattr(spo_fast, "simulate", lambda **options: pytest.fail("it ran"))
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    assert "xarray" in failure(capsys, "simulate", "k.csv", *SHORT, "--out", "run.nc")
+
+
+def test_a_failed_picture_leaves_no_result(problem, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def fail(result, path):
+        path.write_bytes(b"half a picture")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(files, "draw", fail)
+    before = sorted(os.listdir())
+    assert "no space" in failure(capsys, "simulate", "k.csv", *SHORT, "--out", "a.npz", "--plot", "a.png")
+    assert sorted(os.listdir()) == before
+
+
+def test_a_failed_result_leaves_the_old_one(problem, capsys, monkeypatch):
+    run("k.csv", *SHORT, "--out", "run.npz")
+    with open("run.npz", "rb") as file:
+        old = file.read()
+
+    def fail(result, path):
+        path.write_bytes(b"half a result")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "write", fail)
+    assert cli.main(["simulate", "k.csv", *SHORT, "--out", "run.npz"]) == 130
+    with open("run.npz", "rb") as file:
+        assert file.read() == old
+    assert not [name for name in os.listdir() if name.startswith(".run")]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are those of POSIX")
+def test_results_have_the_usual_mode(problem):
+    old = os.umask(0o022)
+    try:
+        run("k.csv", *SHORT, "--out", "run.npz")
+    finally:
+        os.umask(old)
+    assert os.stat("run.npz").st_mode & 0o777 == 0o644
+
+
+def test_simulating_imports_neither_matplotlib_nor_scipy(problem):
+    code = (
+        "import sys; from spo_fast import cli; assert cli.main(sys.argv[1:]) == 0; "
+        "print(sorted({'matplotlib', 'scipy', 'xarray', 'numba'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, "simulate", "k.csv", *SHORT, "--out", "run.npz"]
+    done = subprocess.run([*command, "--backend", "numpy"], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]"

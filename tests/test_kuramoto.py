@@ -361,3 +361,29 @@ def test_engines_in_threads_do_not_meet(backend, rng):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for result, serial in zip(pool.map(run, problems, timeout=120), expected, strict=True):
             assert same_bits(result, serial)
+
+
+def test_threads_may_share_an_engine(backend, rng):
+    theta, omega, knm, _ = network(rng, 24)
+    engine = spo_fast.Engine(24, 0.01, "rk4", backend=backend)
+    starts = [theta + k for k in range(8)]
+    expected = [engine.run(start, omega, knm, n_steps=20) for start in starts]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            results = list(pool.map(lambda start: engine.run(start, omega, knm, n_steps=20), starts))
+            assert all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+def test_no_steps_refuse_what_is_not_finite(backend):
+    engine = spo_fast.Engine(2, 0.1, backend=backend)
+    with pytest.raises(ValueError, match="omegas"):
+        engine.run([0.0, 1.0], [np.nan, 1.0], np.zeros((2, 2)), n_steps=0)
+
+
+@pytest.mark.parametrize("name", ["n_steps", "record_every", "modulate_every"])
+def test_counts_beyond_64_bits_are_refused_by_name(backend, name):
+    keywords = {"dt": 0.1, "n_steps": 1, name: 10**30}
+    with pytest.raises(ValueError, match=name):
+        spo_fast.simulate([0.0, 1.0], 1.0, np.zeros((2, 2)), backend=backend, **keywords)
+    with pytest.raises(ValueError, match="n_oscillators"):
+        spo_fast.Engine(10**5000, 0.1, backend=backend)

@@ -502,3 +502,66 @@ def test_default_projections_are_drawn_in_order(n_heads, d_model, seed):
     drawn = spo_fast.default_projections(n_heads=n_heads, seed=seed, d_model=d_model)
     for weight, expected in zip(drawn, oracle.default_projections(n_heads, seed, d_model), strict=True):
         assert np.array_equal(weight, expected)
+
+
+# ---------------------------------------------------------------- inputs at the edges of the number range
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-57, 1e-19, 1e-3, 1e300])
+def test_temperatures_of_any_size(backend, rng, temperature):
+    """At the cold end the softmax picks the best neighbour; logits round to more than the range of 2^t."""
+    knm, theta = symmetric(rng, 33), phases(rng, 33)
+    result = spo_fast.modulate(knm, theta, temperature=temperature, backend=backend)
+    reference = spo_fast.modulate(knm, theta, temperature=temperature, backend="numpy")
+    assert np.abs(result - reference).max() <= 1e-13 * reference.max()
+
+
+def test_queries_too_long_to_square(backend):
+    w_q = np.zeros((1, 2, 2))
+    w_q[0, 1] = 1e200
+    knm = np.ones((9, 9)) - np.eye(9)
+    weights = (w_q, np.zeros((1, 2, 2)), np.ones((1, 2, 2)), np.eye(2))
+    result = spo_fast.modulate(knm, np.arange(9.0), *weights, n_heads=1, backend=backend)
+    assert np.isfinite(result).all()
+
+
+@pytest.mark.parametrize("small", [1e-200, 1e200])
+def test_values_of_any_size(backend, small):
+    knm, theta = np.ones((2, 2)) - np.eye(2), [0.0, np.pi]
+    w_q = np.zeros((1, 2, 2))
+    w_q[0, 0, 0] = 21.0
+    w_k = w_q if small < 1 else -w_q
+    weights = (w_q, w_k, np.eye(2)[None] * small, np.eye(2) / small)
+    factors = spo_fast.Modulator(knm, *weights, n_heads=1, backend=backend).factors(theta)
+    np.testing.assert_allclose(factors, [[-1.0, 0.0], [1.0, 0.0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("block_size", [5, 63, 64, 2**31, 2**62, 2**63 - 1, 10**30])
+def test_block_sizes_beyond_every_distance(backend, rng, block_size):
+    knm, theta = symmetric(rng, 64), phases(rng, 64)
+    result = spo_fast.modulate(knm, theta, block_size=block_size, backend=backend)
+    if block_size >= 63:
+        assert np.array_equal(result, spo_fast.modulate(knm, theta, backend=backend))
+    else:
+        assert np.array_equal(result[0, 10:], knm[0, 10:])
+
+
+def test_out_may_lie_on_theta_but_not_on_what_knm_lies_in(backend, rng):
+    knm = symmetric(rng, 9)
+    knm[0, 1], knm[1, 0] = 1e-13, 0.0
+    memory = np.zeros((9, 9))
+    memory[3] = phases(rng, 9)
+    expected = spo_fast.modulate(knm, memory[3].copy(), backend=backend)
+    assert np.array_equal(spo_fast.modulate(knm, memory[3], out=memory, backend=backend), expected)
+    with pytest.raises(ValueError, match="out must not overlap knm"):
+        spo_fast.modulate(memoryview(knm), phases(rng, 9), out=knm, backend=backend)
+
+
+def test_refused_phases_leave_out_alone(backend, rng):
+    knm, theta = symmetric(rng, 9), phases(rng, 9)
+    knm[0, 1], knm[1, 0] = 1e-13, 0.0
+    theta[4] = np.nan
+    out = np.full((9, 9), 42.0)
+    with pytest.raises(ValueError, match=r"theta must be finite|theta"):
+        spo_fast.modulate(knm, theta, out=out, backend=backend)
+    assert (out == 42.0).all()

@@ -217,18 +217,6 @@ def test_coupling_is_refused_by_update_too_and_the_old_one_stays(backend):
     assert np.array_equal(modulator(np.arange(4.0)), before)
 
 
-@pytest.mark.parametrize("form", ["csr_matrix", "csr_array", "coo_array", "dia_matrix"])
-def test_sparse_coupling(backend, form):
-    sparse = pytest.importorskip("scipy.sparse")
-    knm = getattr(sparse, form)(coupling())
-    with refused("knm", rf"dense \(N, N\) array, got {form} of shape \(4, 4\)"):
-        spo_fast.modulate(knm, np.zeros(N), backend=backend)
-    with refused("knm", form):
-        spo_fast.Modulator(knm, backend=backend)
-    with refused("knm", form):
-        spo_fast.simulate(np.zeros(N), 1.0, knm, dt=0.1, n_steps=1, backend=backend)
-
-
 @both
 @pytest.mark.parametrize("theta, what", BAD_PHASES)
 def test_phases(backend, use, theta, what):
@@ -432,7 +420,8 @@ BAD_RUNS = [
     ("omega", "1", "'1'"),
     ("theta", [0.0, 0.0, np.nan, 0.0], "nan at index 2"),
     ("theta", np.zeros((N, 1)), r"\(4, 1\)"),
-    ("theta", np.zeros((2, N)), r"\(2, 4\)"),
+    ("theta", np.zeros((1, N + 1)), r"\(4,\) or \(M, 4\), got \(1, 5\)"),
+    ("theta", np.zeros((2, 3, N)), r"\(N,\) or \(M, N\), got \(2, 3, 4\)"),
     ("theta", 0.0, r"\(\)"),
     ("theta", np.zeros(N, dtype=bool), "bool"),
     ("knm", None, "None"),

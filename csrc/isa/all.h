@@ -5,7 +5,8 @@
 #include "coupling.h"
 #include "modulation.h"
 #include "sparse.h"
-#include "kuramoto.h"
+#include "drift.h"
+#include "stepping.h"
 #include "members.h"
 
 static void exp_array(int64_t n, const double *x, double *y) {

@@ -42,7 +42,7 @@ static void sincos_block(int64_t n, const double *theta, double *sine, double *c
     }
 }
 
-/* The drift of rows i ... i + rows - 1; see pull_rows in kuramoto.h. */
+/* The drift of rows i ... i + rows - 1; see pull_rows in drift.h. */
 INLINE void drift_members(int64_t n, const int rows, const int lag, const spo_run_scratch *w, const double *k,
                           const double *l, const member_block *b, int64_t i, double *f) {
     vd p[4] = {{0}, {0}, {0}, {0}}, q[4] = {{0}, {0}, {0}, {0}};

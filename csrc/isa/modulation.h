@@ -93,8 +93,9 @@ INLINE void accumulate(const attention_head *head, const int width, const int ma
                        const int skip, int64_t i0, int64_t low, int64_t high, const vd *q, vd shift,
                        vd *total, vd *o) {
     for (int64_t j = low; j < high; ++j) {
-        vd t = logit(head, width, q, j, -shift);
-        if (clamped) t = v_max(t, v_set(LEAST_EXPONENT));
+        /* A logit of any size must round as it did when the largest was sought: t <= 0 then holds exactly. */
+        const vd t = clamped ? v_max(logit(head, width, q, j, (vd){0}) - shift, v_set(LEAST_EXPONENT))
+                             : logit(head, width, q, j, -shift);
         vd weight = v_exp2(t);
         if (masked) weight = keep_seen(head, i0, j, weight);
         if (skip) weight = v_and(weight, v_but_lane(j - i0));
@@ -135,7 +136,7 @@ INLINE void attend(const attention_head *head, const int width, const int masked
     }
     const vd bound = v_sqrt(length) * head->longest_key;
     const int64_t own_end = i0 + SPO_LANES < high ? i0 + SPO_LANES : high;
-    if (v_largest(bound) <= BOUND_LIMIT) {
+    if (!v_any(~(vi)(bound <= BOUND_LIMIT))) { /* false for a NaN, too: infinity times a key of length 0 */
         accumulate(head, width, masked, 0, 0, i0, low, i0, q, bound, &total, o);
         accumulate(head, width, masked, 0, 1, i0, i0, own_end, q, bound, &total, o);
         accumulate(head, width, masked, 0, 0, i0, own_end, high, q, bound, &total, o);

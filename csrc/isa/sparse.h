@@ -1,4 +1,4 @@
-/* Coupling by edges: the same sums as in kuramoto.h and modulation.h over the entries of a sparse matrix,
+/* Coupling by edges: the same sums as in drift.h and modulation.h over the entries of a sparse matrix,
  * each row of which lists its columns. Work and memory follow the edges. */
 
 typedef double v2 __attribute__((vector_size(16)));
@@ -29,7 +29,7 @@ INLINE v2 row_sum(const double *k, const int32_t *column, int64_t count, const v
     return even + odd;
 }
 
-/* P and Q of the drift (kuramoto.h); l holds K sin alpha, NULL without lags. */
+/* P and Q of the drift (drift.h); l holds K sin alpha, NULL without lags. */
 static void pull_sparse(int64_t n, const spo_sparse *sparse, const double *k, const double *l,
                         const v2 *pairs, double *pull, double *push) {
     for (int64_t i = 0; i < n; ++i) {

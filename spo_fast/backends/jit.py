@@ -13,10 +13,12 @@ from spo_fast.backends.record import Record
 from spo_fast.backends.status import Status
 from spo_fast.kernels import kuramoto as steps
 from spo_fast.kernels import modulation as attention
+from spo_fast.kernels import sparse
 from spo_fast.kernels.vectormath import wrap
 from spo_fast.validation import (
     ModulationParameters,
     Network,
+    SparseCoupling,
     as_coupling,
     as_output,
     as_phases,
@@ -51,6 +53,18 @@ def _writable(array: np.ndarray) -> np.ndarray:
 def _plain(array: np.ndarray) -> np.ndarray:
     """The array itself, or the same data without its subclass."""
     return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
+def _pattern(coupling: SparseCoupling) -> tuple[np.ndarray, np.ndarray]:
+    """Row bounds and columns as the kernels take them."""
+    return _readonly(coupling.indptr), _readonly(coupling.indices)
+
+
+def _symmetric_values(coupling: SparseCoupling) -> tuple[np.ndarray, np.ndarray]:
+    """Values of K and of (K + K^T)/2 as the kernels take them; the latter come with a check of symmetry."""
+    if coupling.mean is None:
+        raise ValueError("knm must have been checked for symmetry to be modulated")
+    return _readonly(coupling.data), _readonly(coupling.mean)
 
 
 def _weights(parameters: ModulationParameters) -> tuple[np.ndarray | int | float, ...]:
@@ -111,11 +125,48 @@ class ModulationPlan:
         coupling = as_coupling(knm)
         n = coupling.shape[0]
         phases = _writable(as_phases(theta, n))
-        result = np.empty((n, n)) if out is None else as_output(out, n, knm)
+        result = np.empty((n, n)) if out is None else as_output(out, n, knm, coupling)
         status = attention.modulate(_readonly(coupling), phases, *self._arguments, _plain(result))
         if status != Status.OK:
             _refuse(status, coupling, phases)
         return result
+
+    def modulate_sparse(self, coupling: SparseCoupling, theta: np.ndarray) -> np.ndarray:
+        """Modulated coupling of one state, on the pattern of a sparse K.
+
+        Parameters
+        ----------
+        coupling : SparseCoupling
+            Checked for symmetry; E stored entries.
+        theta : ndarray, shape (N,), radians
+            Phases.
+
+        Returns
+        -------
+        ndarray, shape (E,)
+            Values of K'. Cost E H exponentials and E (3 d + 1) multiply-adds.
+
+        Raises
+        ------
+        ValueError
+            For phases that are not finite.
+        """
+        data, mean = _symmetric_values(coupling)
+        phases = _finite_phases(theta, coupling.n)
+        result = np.empty(data.size)
+        sparse.apply_modulation_sparse(*_pattern(coupling), data, mean, phases, *self._arguments, result)
+        return result
+
+    def factors_sparse(self, coupling: SparseCoupling, theta: np.ndarray) -> np.ndarray:
+        """Unit outputs for a sparse K, shape (N, d). ValueError for phases that are not finite."""
+        phases = _finite_phases(theta, coupling.n)
+        units = np.empty((coupling.n, self.parameters.d_model))
+        status = sparse.factors_sparse(
+            *_pattern(coupling), _readonly(coupling.data), phases, *self._arguments[:-1], units
+        )
+        if status != Status.OK:
+            unexplained(status)
+        return units
 
     def bind(self, knm: object) -> BoundModulation:
         """Return the modulation of a copy of `knm`.
@@ -162,7 +213,7 @@ class BoundModulation:
         ValueError for phases that are not finite.
         """
         n = self.knm.shape[0]
-        phases = self._phases(theta)
+        phases = _finite_phases(theta, n)
         result = np.empty((n, n)) if out is None else as_output(out, n, self.knm)
         attention.apply_modulation(
             _readonly(self.knm), self._structure, phases, *self._arguments, _plain(result)
@@ -171,15 +222,17 @@ class BoundModulation:
 
     def factors(self, theta: object) -> np.ndarray:
         """Unit outputs of one state, shape (N, d). ValueError for phases that are not finite."""
-        phases = self._phases(theta)
+        phases = _finite_phases(theta, self.knm.shape[0])
         units = np.empty((phases.size, self.parameters.d_model))
         attention.apply_factors(_readonly(self.knm), self._structure, phases, *self._arguments[:-1], units)
         return units
 
-    def _phases(self, theta: object) -> np.ndarray:
-        phases = _writable(as_phases(theta, self.knm.shape[0]))
-        explain_nonfinite(theta=phases)
-        return phases
+
+def _finite_phases(theta: object, n: int) -> np.ndarray:
+    """Phases as the kernels take them; ValueError for others than n finite ones."""
+    phases = _writable(as_phases(theta, n))
+    explain_nonfinite(theta=phases)
+    return phases
 
 
 def _inspect(knm: np.ndarray) -> int:
@@ -189,6 +242,14 @@ def _inspect(knm: np.ndarray) -> int:
         explain_coupling(knm)
         unexplained(status)
     return int(structure)
+
+
+def _structure(knm: np.ndarray | SparseCoupling) -> int:
+    """Structure bits of a good coupling, none for a sparse one; ValueError for any other."""
+    if isinstance(knm, SparseCoupling):
+        _symmetric_values(knm)
+        return 0
+    return _inspect(knm)
 
 
 # ---------------------------------------------------------------- integration
@@ -217,6 +278,16 @@ class _Window:
             self._part[:count] = self.rows[:count]
 
 
+def _values(knm: np.ndarray | SparseCoupling) -> np.ndarray:
+    """The numbers of a coupling: shape (N, N), or (E,) of a sparse one."""
+    return knm.data if isinstance(knm, SparseCoupling) else knm
+
+
+def _as_rows(values: np.ndarray) -> np.ndarray:
+    """The same numbers as a matrix; those of a sparse one as one row."""
+    return values if values.ndim == 2 else values.reshape(1, -1)
+
+
 class _Lag:
     """Lagged parts of a coupling, made once per network.
 
@@ -227,14 +298,17 @@ class _Lag:
     """
 
     def __init__(self, network: Network) -> None:
-        shape = (0, 0) if network.alpha is None else network.knm.shape
+        values = _values(network.knm)
+        none = (0,) * values.ndim
+        shape = none if network.alpha is None else values.shape
         self.cos, self.sin = np.empty(shape), np.empty(shape)
-        self.knm_cos, self.knm_sin = _no_matrix(), _no_matrix()
+        self.knm_cos, self.knm_sin = np.empty(none), np.empty(none)
         if network.alpha is None:
             return
         unmodulated = network.modulation is None
-        factor = network.knm if unmodulated else np.ones(shape)
-        steps.lagged_coupling(_readonly(factor), _readonly(network.alpha), self.cos, self.sin)
+        factor = values if unmodulated else np.ones(shape)
+        given = (_readonly(_as_rows(factor)), _readonly(_as_rows(network.alpha)))
+        steps.lagged_coupling(*given, _as_rows(self.cos), _as_rows(self.sin))
         if not unmodulated:
             self.knm_cos, self.knm_sin = np.empty(shape), np.empty(shape)
 
@@ -268,7 +342,7 @@ class Integration:
     def __init__(self, n: int, method: str, dt: float, atol: float, rtol: float) -> None:
         self._method = _METHODS[method]
         self._dt0, self._atol, self._rtol = float(dt), float(atol), float(rtol)
-        self._work = np.empty((steps.WORK_ROWS, n))
+        self._work = np.empty((steps.SPARSE_WORK_ROWS, n))
         self._network: Network | None = None
         self.theta = np.zeros(n)
         self.start(self.theta)
@@ -292,9 +366,9 @@ class Integration:
         self._lag = _Lag(network)
         self._current = False
         if network.modulation is not None:
-            self._structure = _inspect(network.knm)
+            self._structure = _structure(network.knm)
             self._arguments = _weights(network.modulation)
-            self._modulated = np.empty(network.knm.shape)
+            self._modulated = np.empty(_values(network.knm).shape)
 
     def start(self, theta: np.ndarray) -> None:
         """Begin at step 0 and time 0 from phases of any size, shape (n,), radians, which are wrapped."""
@@ -316,8 +390,8 @@ class Integration:
         -------
         Status
             ``OK``, or ``NONFINITE_STATE`` with the last good state, time and step kept. Cost of a step: one
-            right-hand side (2 N^2 multiply-adds, twice that with a lag matrix) for euler, 4 for rk4, 6 or
-            more for rk45.
+            right-hand side (2 N^2 multiply-adds, or 2 E for E edges; twice that with a lag matrix) for euler,
+            4 for rk4, 6 or more for rk45.
         """
         if self._network is None:
             raise RuntimeError("set_network must come before advance")
@@ -329,7 +403,7 @@ class Integration:
         clock = np.array((self.t, self.dt, self._dt0))
         common = (
             self._method, self.step, n_steps, self.theta, clock, self._atol, self._rtol, self._omega,
-            *self._coupling(self._network), self._drive, self._work,
+            self._coupling(self._network), self._drive, self._work,
             record.every, *(window.rows for window in (*stored, *observed)),
         )  # fmt: skip
         if self._network.modulation is None:
@@ -359,21 +433,24 @@ class Integration:
         self.t, self.dt = float(clock[0]), float(clock[1])
         self._current = self._current or taken > 0
 
-    def _coupling(self, network: Network) -> tuple[np.ndarray, np.ndarray]:
-        """Coupling and its sine part as the right-hand side reads them."""
+    def _coupling(self, network: Network) -> tuple[np.ndarray, ...]:
+        """Coupling, its sine part, and the pattern of a sparse one, as the right-hand side reads them."""
         lag = self._lag
         if network.modulation is None:
-            plain = network.alpha is None
-            return _readonly(network.knm if plain else lag.cos), _readonly(lag.sin)
-        followed = self._modulated if network.alpha is None else lag.knm_cos
-        return _readonly(followed), _readonly(lag.knm_sin)
+            followed, followed_sin = _values(network.knm) if network.alpha is None else lag.cos, lag.sin
+        else:
+            followed, followed_sin = self._modulated if network.alpha is None else lag.knm_cos, lag.knm_sin
+        pattern = _pattern(network.knm) if isinstance(network.knm, SparseCoupling) else ()
+        return (_readonly(followed), _readonly(followed_sin), *pattern)
 
     def _modulation(self, network: Network) -> tuple[object, ...]:
         """What ``advance_modulated`` takes beyond ``advance``."""
-        lag = self._lag
+        knm, lag = network.knm, self._lag
+        source = _symmetric_values(knm) if isinstance(knm, SparseCoupling) else (_readonly(knm),)
+        parts = (part.reshape(-1) for part in (lag.cos, lag.sin, lag.knm_cos, lag.knm_sin))
         return (
-            _readonly(network.knm), self._structure, *self._arguments, network.modulate_every, self._current,
-            self._modulated, lag.cos, lag.sin, lag.knm_cos, lag.knm_sin,
+            source, self._structure, *self._arguments, network.modulate_every, self._current,
+            self._modulated, *parts,
         )  # fmt: skip
 
 

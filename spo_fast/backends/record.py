@@ -21,6 +21,11 @@ class Record:
         Time of each stored row.
     R, psi, t_observe : ndarray, shape (n_steps + 1,), optional
         Order parameter, mean phase (radians) and time of the state at each step.
+
+    Notes
+    -----
+    M trajectories that are advanced together have an axis of length M: theta (rows, M, N), R and psi
+    (n_steps + 1, M).
     """
 
     every: int = 0

@@ -17,6 +17,7 @@ from spo_fast.validation import (
     TWO_PI,
     ModulationParameters,
     Network,
+    SparseCoupling,
     as_coupling,
     as_output,
     as_phases,
@@ -83,11 +84,74 @@ def modulated(
         return out
     units = unit_outputs(theta, mask, p)
     affinity = 0.5 * (1.0 + units @ units.T) * mask
-    strengthened = knm * (1.0 + p.lambda_ * affinity)
+    strengthened = 0.5 * knm * (1.0 + p.lambda_ * affinity)
     np.add(strengthened, strengthened.T, out=out)
-    out *= 0.5
     np.fill_diagonal(out, 0.0)
     return out
+
+
+class Edges:
+    """The entries of a sparse coupling that attention looks at, row after row.
+
+    Parameters
+    ----------
+    coupling : SparseCoupling
+        Symmetric, with its mean.
+    block_size : int
+        Largest |i - j|, or -1 for any.
+    """
+
+    def __init__(self, coupling: SparseCoupling, block_size: int) -> None:
+        self.n, self.mean = coupling.n, coupling.mean
+        rows, columns = coupling.rows(), coupling.indices
+        self.band = rows != columns  # the pairs that are strengthened, explicit zeros among them
+        if block_size >= 0:
+            self.band &= np.abs(rows - columns) <= block_size
+        mask = self.band & (coupling.data != 0.0)
+        self.rows, self.columns = rows[mask], columns[mask]
+        self.pairs = rows[self.band], columns[self.band]
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sum over the entries of each row, shape (N,)."""
+        return np.bincount(self.rows, values, minlength=self.n)
+
+
+def dots(left: np.ndarray, right: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Dot products of rows of `left` with rows of `right`; one temporary of their number at a time."""
+    total = np.zeros(rows.size)
+    for a, b in zip(left.T, right.T, strict=True):
+        total += a[rows] * b[columns]
+    return total
+
+
+def sparse_attention(logits: np.ndarray, edges: Edges) -> np.ndarray:
+    """Softmax over the entries of each row."""
+    top = np.full(edges.n, -np.inf)
+    np.maximum.at(top, edges.rows, logits)
+    weights = np.exp(logits - top[edges.rows])
+    return weights / edges.sum(weights)[edges.rows]
+
+
+def sparse_unit_outputs(theta: np.ndarray, edges: Edges, p: ModulationParameters) -> np.ndarray:
+    """Unit outputs as of `unit_outputs`, from the entries alone; shape (N, d)."""
+    x = embedding(theta, p.d_model)
+    width = p.d_model // p.n_heads
+    columns = []
+    for w_q, w_k, w_v, tau in zip(p.w_q, p.w_k, p.w_v, p.temperature, strict=True):
+        logits = dots(x @ w_q, x @ w_k, edges.rows, edges.columns) / (np.sqrt(width) * tau)
+        weights = sparse_attention(logits, edges)
+        columns += [edges.sum(weights * value[edges.columns]) for value in (x @ w_v).T]
+    outputs = np.stack(columns, axis=1) @ p.w_o
+    return outputs / (np.linalg.norm(outputs, axis=1, keepdims=True) + _NORM_FLOOR)
+
+
+def sparse_modulated(theta: np.ndarray, edges: Edges, p: ModulationParameters) -> np.ndarray:
+    """K'_ij = (K_ij + K_ji)/2 (1 + lambda (1 + o_i . o_j) / 2) inside the band; shape (E,)."""
+    assert edges.mean is not None
+    units = sparse_unit_outputs(theta, edges, p)
+    result = edges.mean.copy()
+    result[edges.band] *= 1.0 + p.lambda_ * 0.5 * (1.0 + dots(units, units, *edges.pairs))
+    return result
 
 
 class ModulationPlan:
@@ -107,11 +171,23 @@ class ModulationPlan:
         coupling = as_coupling(knm)
         n = coupling.shape[0]
         phases = as_phases(theta, n)
-        result = np.empty((n, n)) if out is None else as_output(out, n, knm)
+        result = np.empty((n, n)) if out is None else as_output(out, n, knm, coupling)
         explain_coupling(coupling)
         explain_nonfinite(theta=phases)
         mask = neighbours(coupling, self.parameters.block_size)
         return modulated(coupling, phases, mask, self.parameters, result)
+
+    def modulate_sparse(self, coupling: SparseCoupling, theta: np.ndarray) -> np.ndarray:
+        """Return the modulated values of the stored entries, shape (E,). O(H E d_h + E d)."""
+        explain_nonfinite(theta=theta)
+        if self.parameters.lambda_ == 0.0:
+            return coupling.data.copy()
+        return sparse_modulated(theta, Edges(coupling, self.parameters.block_size), self.parameters)
+
+    def factors_sparse(self, coupling: SparseCoupling, theta: np.ndarray) -> np.ndarray:
+        """Return the unit outputs, shape (N, d)."""
+        explain_nonfinite(theta=theta)
+        return sparse_unit_outputs(theta, Edges(coupling, self.parameters.block_size), self.parameters)
 
     def bind(self, knm: object) -> BoundModulation:
         """Return the modulation of a copy of `knm`."""
@@ -180,18 +256,50 @@ class Drift:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.knm = network.knm
-        self._lag = network.uniform_alpha if network.alpha is None else network.alpha
+        self.lag = network.uniform_alpha if network.alpha is None else network.alpha
+        self._follow: Callable[[np.ndarray], np.ndarray] | None = None
+        self._rows: np.ndarray | None = None  # of the stored entries, where the coupling is sparse
+        if isinstance(network.knm, SparseCoupling):
+            self._bind_sparse(network.knm, network.modulation)
+        else:
+            self._bind_dense(network.knm, network.modulation)
+
+    def _bind_dense(self, knm: np.ndarray, p: ModulationParameters | None) -> None:
+        self.knm = knm
+        if p is not None:
+            explain_coupling(knm)
+            mask, result = neighbours(knm, p.block_size), np.empty_like(knm)
+            self._follow = lambda theta: modulated(knm, theta, mask, p, result)
+
+    def _bind_sparse(self, coupling: SparseCoupling, p: ModulationParameters | None) -> None:
+        self.knm, self._rows, self._columns = coupling.data, coupling.rows(), coupling.indices
+        self._terms = np.concatenate([np.arange(coupling.n), self._rows])  # omega_i comes first
+        if p is not None and p.lambda_ != 0.0:
+            edges = Edges(coupling, p.block_size)
+            self._follow = lambda theta: sparse_modulated(theta, edges, p)
+
+    def follow(self, theta: np.ndarray) -> None:
+        """Modulate the coupling by the phases."""
+        if self._follow is not None:
+            self.knm = self._follow(theta)
 
     def __call__(self, theta: np.ndarray) -> np.ndarray:
-        """Return d theta / dt, rad per time unit. O(N^2), with N^2 sines."""
-        net, n = self.network, theta.size
+        """Return d theta / dt, rad per time unit; O(N^2), with N^2 sines, or O(E) for E stored entries."""
+        net = self.network
+        pull = self._dense_pull(theta) if self._rows is None else self._sparse_pull(theta)
+        return pull + net.zeta * np.sin(net.psi - theta) if net.zeta else pull
+
+    def _dense_pull(self, theta: np.ndarray) -> np.ndarray:
+        n = theta.size
         angles = np.subtract.outer(theta, theta).T  # entry (i, j) is theta_j - theta_i
         terms = np.empty((n, n + 1))
-        terms[:, 0] = net.omega
-        np.multiply(self.knm, np.sin(angles - self._lag), out=terms[:, 1:])
-        pull = np.cumsum(terms, axis=1, out=terms)[:, -1]
-        return pull + net.zeta * np.sin(net.psi - theta) if net.zeta else pull.copy()
+        terms[:, 0] = self.network.omega
+        np.multiply(self.knm, np.sin(angles - self.lag), out=terms[:, 1:])
+        return np.cumsum(terms, axis=1, out=terms)[:, -1].copy()
+
+    def _sparse_pull(self, theta: np.ndarray) -> np.ndarray:
+        pulls = self.knm * np.sin(theta[self._columns] - theta[self._rows] - self.lag)
+        return np.bincount(self._terms, np.concatenate([self.network.omega, pulls]), minlength=theta.size)
 
 
 # ---------------------------------------------------------------- steps
@@ -272,11 +380,7 @@ class Integration:
 
     def set_network(self, network: Network) -> None:
         """Take a right-hand side; a coupling to be modulated must be symmetric with a zero diagonal."""
-        self._modulation = network.modulation
-        if network.modulation is not None:
-            explain_coupling(network.knm)
-            self._mask = neighbours(network.knm, network.modulation.block_size)
-            self._modulated = np.empty_like(network.knm)
+        self._modulated = network.modulation is not None
         self._drift = Drift(network)
         self._stale = True
         self._slope: np.ndarray | None = None
@@ -311,11 +415,10 @@ class Integration:
 
     def _follow_phases(self, drift: Drift) -> None:
         """Modulate the coupling from the phases at the start of this step, if it is this step's turn."""
-        if self._modulation is None:
+        if not self._modulated:
             return
         if self._stale or self.step % drift.network.modulate_every == 0:
-            modulated(drift.network.knm, self.theta, self._mask, self._modulation, self._modulated)
-            drift.knm = self._modulated
+            drift.follow(self.theta)
             self._stale, self._slope = False, None
 
     def _rk45_step(self, drift: Drift) -> bool:
@@ -368,6 +471,11 @@ class Integration:
 # ---------------------------------------------------------------- order parameter
 
 
+def _exact_sums(rows: np.ndarray) -> np.ndarray:
+    """Sum of each row, rounded once where the platform has a wider type."""
+    return rows.sum(axis=1, dtype=np.longdouble).astype(np.float64)
+
+
 def order_parameter(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """R and psi of each row of `theta`, shape (T, N); temporaries of 2 MB whatever T is."""
     rows, n = theta.shape
@@ -377,7 +485,7 @@ def order_parameter(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     block = max(1, _ROW_BLOCK // n)
     for start in range(0, rows, block):
         part = slice(start, start + block)
-        sine, cosine = np.sin(theta[part]).sum(axis=1), np.cos(theta[part]).sum(axis=1)
+        sine, cosine = (_exact_sums(f(theta[part])) for f in (np.sin, np.cos))
         r[part] = np.minimum(1.0, np.hypot(sine, cosine) / n)
         psi[part] = wrap(np.arctan2(sine, cosine))
     return r, psi

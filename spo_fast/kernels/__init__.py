@@ -7,7 +7,19 @@ compiled, and which liberties the compiler has, is written in ``_flags``.
 
 from __future__ import annotations
 
-from .kuramoto import euler_step, order_parameter, rhs, rk4_step, rk45_step
+from .kuramoto import euler_step, order_parameter, rhs, rhs_sparse, rk4_step, rk45_step
 from .modulation import factors, modulate
+from .sparse import factors_sparse, modulate_sparse
 
-__all__ = ["euler_step", "factors", "modulate", "order_parameter", "rhs", "rk4_step", "rk45_step"]
+__all__ = [
+    "euler_step",
+    "factors",
+    "factors_sparse",
+    "modulate",
+    "modulate_sparse",
+    "order_parameter",
+    "rhs",
+    "rhs_sparse",
+    "rk4_step",
+    "rk45_step",
+]

@@ -11,6 +11,10 @@ The sum separates: with s = sin theta, c = cos theta and K's lagged parts KC = K
 
 so a drift costs two multiply-adds per coupling (four with a lag matrix) and N sines, not N**2 sines.
 
+What stands between the public functions and the sums knows no coupling: it hands on a tuple, either ``(knm,
+knm_sin)`` or, for a matrix in compressed rows, ``(data, data_sin, indptr, indices)``. The length of the
+tuple is part of its type, so each kind gets code of its own, and only when it is used.
+
 Common arguments
 ----------------
 knm : (N, N), K itself, or KC when there is a lag matrix; row i is pulled by its columns. Need not be
@@ -30,6 +34,7 @@ import numpy as np
 from ..tableaux import DORMAND_PRINCE
 from ._flags import INVALID_ARGUMENT, NONFINITE_STATE, OK, REASSOCIATE, STRICT, kernel
 from .modulation import _fill, apply_modulation
+from .sparse import _pattern_fits, apply_modulation_sparse
 from .vectormath import TWO_PI, accurate_sum, sincos, wrap
 
 EULER = 0
@@ -45,6 +50,8 @@ _TRIAL = 9
 _HIGH = 10
 _NEW = 11
 WORK_ROWS = 12
+_UNITS = WORK_ROWS  # two more rows for a sparse coupling: sine and cosine side by side
+SPARSE_WORK_ROWS = WORK_ROWS + 2
 
 _SUM_LANES = 16  # what `accurate_sum` needs
 _A = np.array([[float(a) for a in (*row, *(0,) * (7 - len(row)))] for row in DORMAND_PRINCE.a])
@@ -125,13 +132,60 @@ def _drift_lagged(sine, cosine, omega, knm, knm_sin, drive, out):
         _close(i, cs - sc, cc + ss, sine, cosine, omega, drive, out)
 
 
+@kernel(inline=True)
+def _pull(units, data, indices, first, stop):
+    """Both sums over the edges of one row."""
+    p = 0.0
+    q = 0.0
+    for edge in range(first, stop):
+        j = np.uint64(indices[edge])
+        p += data[edge] * units[j, 0]
+        q += data[edge] * units[j, 1]
+    return p, q
+
+
+@kernel(inline=True)
+def _pull_lagged(units, data, data_sin, indices, first, stop):
+    """``_pull`` with both parts of each edge."""
+    p = 0.0
+    q = 0.0
+    for edge in range(first, stop):
+        j = np.uint64(indices[edge])
+        p += data[edge] * units[j, 0] - data_sin[edge] * units[j, 1]
+        q += data[edge] * units[j, 1] + data_sin[edge] * units[j, 0]
+    return p, q
+
+
 @kernel()
-def _drift(sine, cosine, omega, knm, knm_sin, drive, out):
-    """Drift from sines and cosines of the state."""
-    if knm_sin.shape[0] > 0:
-        _drift_lagged(sine, cosine, omega, knm, knm_sin, drive, out)
+def _drift_sparse(omega, data, data_sin, indptr, indices, drive, work, out):
+    """Drift over the edges. Sine and cosine of an oscillator share a cache line: an edge touches one."""
+    sine, cosine = work[_SINE], work[_COSINE]
+    n = sine.shape[0]
+    units = work[_UNITS:SPARSE_WORK_ROWS].reshape(n, 2)
+    for i in range(n):
+        units[i, 0] = sine[i]
+        units[i, 1] = cosine[i]
+    for i in range(n):
+        # Unsigned, so that no index has to be tested for counting from the end.
+        first, stop = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
+        if data_sin.shape[0] > 0:
+            p, q = _pull_lagged(units, data, data_sin, indices, first, stop)
+        else:
+            p, q = _pull(units, data, indices, first, stop)
+        _close(i, p, q, sine, cosine, omega, drive, out)
+
+
+@kernel()
+def _drift(omega, coupling, drive, work, out):
+    """Drift from the sines and cosines in place."""
+    if len(coupling) == 2:
+        if coupling[1].shape[0] > 0:
+            _drift_lagged(work[_SINE], work[_COSINE], omega, coupling[0], coupling[1], drive, out)
+        else:
+            _drift_plain(work[_SINE], work[_COSINE], omega, coupling[0], drive, out)
     else:
-        _drift_plain(sine, cosine, omega, knm, drive, out)
+        data, data_sin, indptr, indices = coupling
+        _drift_sparse(omega, data, data_sin, indptr, indices, drive, work, out)
 
 
 @kernel()
@@ -144,10 +198,10 @@ def make_drive(lag, zeta, psi):
 
 
 @kernel()
-def _evaluate(state, omega, knm, knm_sin, drive, work, stage):
-    """Drift of any state into one stage row."""
+def _evaluate(state, omega, coupling, drive, work, out):
+    """Drift of any state."""
     sincos(state, work[_SINE], work[_COSINE])
-    _drift(work[_SINE], work[_COSINE], omega, knm, knm_sin, drive, work[_K + stage])
+    _drift(omega, coupling, drive, work, out)
 
 
 @kernel()
@@ -173,14 +227,14 @@ def _advance_row(theta, slope, dt, out):
 
 
 @kernel()
-def _try_rk4(theta, omega, knm, knm_sin, drive, dt, work):
+def _try_rk4(theta, omega, coupling, drive, dt, work):
     """The classical fourth-order step from `theta`, whose first stage is in place, into the trial row."""
     _advance_row(theta, work[_K], 0.5 * dt, work[_TRIAL])
-    _evaluate(work[_TRIAL], omega, knm, knm_sin, drive, work, 1)
+    _evaluate(work[_TRIAL], omega, coupling, drive, work, work[_K + 1])
     _advance_row(theta, work[_K + 1], 0.5 * dt, work[_TRIAL])
-    _evaluate(work[_TRIAL], omega, knm, knm_sin, drive, work, 2)
+    _evaluate(work[_TRIAL], omega, coupling, drive, work, work[_K + 2])
     _advance_row(theta, work[_K + 2], dt, work[_TRIAL])
-    _evaluate(work[_TRIAL], omega, knm, knm_sin, drive, work, 3)
+    _evaluate(work[_TRIAL], omega, coupling, drive, work, work[_K + 3])
     sixth = dt / 6.0
     k1, k2, k3, k4, out = work[_K], work[_K + 1], work[_K + 2], work[_K + 3], work[_TRIAL]
     for i in range(theta.shape[0]):
@@ -210,7 +264,7 @@ def _error_norm(theta, high, low, atol, rtol):
 
 
 @kernel()
-def _attempt_rk45(theta, omega, knm, knm_sin, drive, dt, atol, rtol, work):
+def _attempt_rk45(theta, omega, coupling, drive, dt, atol, rtol, work):
     """One Dormand-Prince attempt from `theta`, whose first stage is in place. Returns its error norm.
 
     The seventh stage belongs to the wrapped new state, so that it is the next step's first stage to the
@@ -218,11 +272,11 @@ def _attempt_rk45(theta, omega, knm, knm_sin, drive, dt, atol, rtol, work):
     """
     for stage in range(1, 6):
         _combine(theta, work, _A[stage], stage, dt, work[_TRIAL])
-        _evaluate(work[_TRIAL], omega, knm, knm_sin, drive, work, stage)
+        _evaluate(work[_TRIAL], omega, coupling, drive, work, work[_K + stage])
     _fill(work[_K + 6], 0.0)
     _solution(theta, work, _B, dt, work[_HIGH])
     wrap(work[_HIGH], work[_NEW])
-    _evaluate(work[_NEW], omega, knm, knm_sin, drive, work, 6)
+    _evaluate(work[_NEW], omega, coupling, drive, work, work[_K + 6])
     _solution(theta, work, _B_LOW, dt, work[_TRIAL])
     # The difference of the rounded solutions, not the combined stages: where errors are small its round-off
     # steers the step size.
@@ -247,11 +301,11 @@ def _shrunk(dt, error):
 
 
 @kernel()
-def _try_rk45(theta, omega, knm, knm_sin, drive, dt, cap, atol, rtol, work):
+def _try_rk45(theta, omega, coupling, drive, dt, cap, atol, rtol, work):
     """At most four attempts; the last one stands. Returns the step taken and the step to try next."""
     trial = dt
     for attempt in range(_ATTEMPTS):
-        error = _attempt_rk45(theta, omega, knm, knm_sin, drive, trial, atol, rtol, work)
+        error = _attempt_rk45(theta, omega, coupling, drive, trial, atol, rtol, work)
         if error <= 1.0:
             return trial, _grown(trial, error, cap)
         if attempt < _ATTEMPTS - 1:
@@ -260,13 +314,8 @@ def _try_rk45(theta, omega, knm, knm_sin, drive, dt, cap, atol, rtol, work):
 
 
 @kernel()
-def _take_step(method, theta, omega, knm, knm_sin, drive, dt, cap, atol, rtol, known, work):
-    """One step of any method into the row of the new state.
-
-    Parameters
-    ----------
-    known : bool
-        The first stage is in place. Otherwise sines and cosines of `theta` are.
+def _take_step(method, theta, omega, coupling, drive, dt, cap, atol, rtol, work):
+    """One step of any method, whose first stage is in place, into the row of the new state.
 
     Returns
     -------
@@ -275,15 +324,13 @@ def _take_step(method, theta, omega, knm, knm_sin, drive, dt, cap, atol, rtol, k
     taken, following : float
         Step size taken and step size to try next.
     """
-    if not known:
-        _drift(work[_SINE], work[_COSINE], omega, knm, knm_sin, drive, work[_K])
     if method == RK45:
-        taken, following = _try_rk45(theta, omega, knm, knm_sin, drive, dt, cap, atol, rtol, work)
+        taken, following = _try_rk45(theta, omega, coupling, drive, dt, cap, atol, rtol, work)
         bad = wrap(work[_HIGH], work[_NEW])
     else:
         taken, following = dt, dt
         if method == RK4:
-            _try_rk4(theta, omega, knm, knm_sin, drive, dt, work)
+            _try_rk4(theta, omega, coupling, drive, dt, work)
         else:
             _advance_row(theta, work[_K], dt, work[_TRIAL])
         bad = wrap(work[_TRIAL], work[_NEW])
@@ -334,8 +381,49 @@ def rhs(theta, omega, knm, knm_sin, lag, zeta, psi, work, out):
     if not _network_fits(theta, omega, knm, knm_sin, work, out):
         return INVALID_ARGUMENT
     sincos(theta, work[_SINE], work[_COSINE])
-    _drift(work[_SINE], work[_COSINE], omega, knm, knm_sin, make_drive(lag, zeta, psi), out)
+    _drift(omega, (knm, knm_sin), make_drive(lag, zeta, psi), work, out)
     return OK
+
+
+@kernel()
+def rhs_sparse(theta, omega, indptr, indices, data, data_sin, lag, zeta, psi, work, out):
+    """Right-hand side of a network in compressed rows.
+
+    Parameters
+    ----------
+    theta, omega, lag, zeta, psi, out
+        As in `rhs`.
+    indptr : ndarray, shape (N + 1,), int64
+        The edges into oscillator i are those from indptr[i] on, before indptr[i + 1].
+    indices : ndarray, shape (E,), int32
+        Column of each edge: the oscillator that pulls.
+    data : ndarray, shape (E,)
+        K_ij of each edge, or K_ij cos(alpha_ij) when there is a lag matrix.
+    data_sin : ndarray, shape (E,) or (0,)
+        K_ij sin(alpha_ij) of each edge; empty without a lag matrix.
+    work : ndarray, shape (SPARSE_WORK_ROWS, N)
+        Scratch.
+
+    Returns
+    -------
+    int
+        ``OK`` or ``INVALID_ARGUMENT`` (shapes, an index out of range). Cost 2 E multiply-adds, 4 E with a lag
+        matrix, and N sines.
+    """
+    n = theta.shape[0]
+    if not _pattern_fits(n, indptr, indices, data) or work.shape[0] < SPARSE_WORK_ROWS or work.shape[1] != n:
+        return INVALID_ARGUMENT
+    if omega.shape[0] != n or out.shape[0] != n or (data_sin.shape[0] > 0 and data_sin.shape != data.shape):
+        return INVALID_ARGUMENT
+    sincos(theta, work[_SINE], work[_COSINE])
+    _drift(omega, (data, data_sin, indptr, indices), make_drive(lag, zeta, psi), work, out)
+    return OK
+
+
+@kernel(inline=True)
+def _number(method):
+    """The same method as a variable: a constant would compile all that it is passed to once more."""
+    return np.int64(method)
 
 
 @kernel()
@@ -351,9 +439,9 @@ def _single_step(method, theta, omega, knm, knm_sin, lag, zeta, psi, dt, cap, at
         return NONFINITE_STATE, 0.0, dt
     sincos(start, work[_SINE], work[_COSINE])
     drive = make_drive(lag, zeta, psi)
-    status, taken, following = _take_step(
-        method, start, omega, knm, knm_sin, drive, dt, cap, atol, rtol, False, work
-    )
+    coupling = (knm, knm_sin)
+    _drift(omega, coupling, drive, work, work[_K])
+    status, taken, following = _take_step(method, start, omega, coupling, drive, dt, cap, atol, rtol, work)
     if status != OK:
         return status, 0.0, dt
     _copy(work[_NEW], out)
@@ -378,7 +466,9 @@ def euler_step(theta, omega, knm, knm_sin, lag, zeta, psi, dt, work, out):
     int
         ``OK``, ``INVALID_ARGUMENT`` or ``NONFINITE_STATE``. Cost of one right-hand side.
     """
-    return _single_step(EULER, theta, omega, knm, knm_sin, lag, zeta, psi, dt, dt, 0.0, 0.0, work, out)[0]
+    return _single_step(
+        _number(EULER), theta, omega, knm, knm_sin, lag, zeta, psi, dt, dt, 0.0, 0.0, work, out
+    )[0]
 
 
 @kernel()
@@ -387,7 +477,9 @@ def rk4_step(theta, omega, knm, knm_sin, lag, zeta, psi, dt, work, out):
 
     Cost of four right-hand sides.
     """
-    return _single_step(RK4, theta, omega, knm, knm_sin, lag, zeta, psi, dt, dt, 0.0, 0.0, work, out)[0]
+    return _single_step(
+        _number(RK4), theta, omega, knm, knm_sin, lag, zeta, psi, dt, dt, 0.0, 0.0, work, out
+    )[0]
 
 
 @kernel()
@@ -413,7 +505,7 @@ def rk45_step(theta, omega, knm, knm_sin, lag, zeta, psi, steps, atol, rtol, wor
     if steps.shape[0] != 3:
         return INVALID_ARGUMENT
     status, taken, following = _single_step(
-        RK45, theta, omega, knm, knm_sin, lag, zeta, psi, steps[0], steps[1], atol, rtol, work, out
+        _number(RK45), theta, omega, knm, knm_sin, lag, zeta, psi, steps[0], steps[1], atol, rtol, work, out
     )
     if status == OK:
         steps[0] = following
@@ -502,7 +594,7 @@ def _finish_step(method, step, taken, following, theta, clock, work):
 
 @kernel()
 def advance(
-    method, first, n_steps, theta, clock, atol, rtol, omega, knm, knm_sin, drive, work,
+    method, first, n_steps, theta, clock, atol, rtol, omega, coupling, drive, work,
     every, stored, times, r, psi, t_observe,
 ):  # fmt: skip
     """Take steps, recording on the way.
@@ -519,8 +611,10 @@ def advance(
         Time, step size to try next, first step size; the first two are advanced.
     atol, rtol : float
         Tolerances of ``RK45``.
-    omega, knm, knm_sin, work
-        See the module's common arguments.
+    omega, work
+        See the module's common arguments; ``SPARSE_WORK_ROWS`` rows for a sparse coupling.
+    coupling : tuple of ndarray
+        ``(knm, knm_sin)``, or ``(data, data_sin, indptr, indices)`` as in `rhs_sparse`.
     drive : tuple of 4 floats
         From `make_drive`.
     every : int
@@ -545,18 +639,18 @@ def advance(
         if not known:
             sincos(theta, work[_SINE], work[_COSINE])
         _observe(step - first, clock[0], work, lanes, r, psi, t_observe)
+        if not known:
+            _drift(omega, coupling, drive, work, work[_K])
         status, taken, following = _take_step(
             method,
             theta,
             omega,
-            knm,
-            knm_sin,
+            coupling,
             drive,
             clock[1],
             CAP_FACTOR * clock[2],
             atol,
             rtol,
-            known,
             work,
         )
         if status != OK:
@@ -573,19 +667,18 @@ def advance(
 
 @kernel()
 def _multiply_parts(knm, alpha_cos, alpha_sin, knm_cos, knm_sin):
-    """Lagged parts of a coupling whose lag's cosines and sines are known."""
-    for i in range(knm.shape[0]):
-        for j in range(knm.shape[1]):
-            knm_cos[i, j] = knm[i, j] * alpha_cos[i, j]
-            knm_sin[i, j] = knm[i, j] * alpha_sin[i, j]
+    """Lagged parts of a coupling whose lag's cosines and sines are known; all as one row."""
+    for e in range(knm.shape[0]):
+        knm_cos[e] = knm[e] * alpha_cos[e]
+        knm_sin[e] = knm[e] * alpha_sin[e]
 
 
 @kernel()
 def advance_modulated(
-    method, first, n_steps, theta, clock, atol, rtol, omega, knm, knm_sin, drive, work,
+    method, first, n_steps, theta, clock, atol, rtol, omega, coupling, drive, work,
     every, stored, times, r, psi, t_observe,
     source, structure, w_q, w_k, w_v, w_o, block_size, temperature, lambda_,
-    modulate_every, current, modulated, alpha_cos, alpha_sin, knm_cos, knm_sin_out,
+    modulate_every, current, modulated, alpha_cos, alpha_sin, knm_cos, knm_sin,
 ):  # fmt: skip
     """``advance`` for a coupling that follows the state: K' is made anew at each `modulate_every`-th step.
 
@@ -593,25 +686,27 @@ def advance_modulated(
     ----------
     method, first, n_steps, theta, clock, atol, rtol, omega, drive, work
         As in `advance`.
-    knm, knm_sin : ndarray
-        As in `advance`; views of `modulated`, or of `knm_cos` and `knm_sin_out` when there is a lag matrix.
+    coupling : tuple of ndarray
+        As in `advance`; its values are views of `modulated`, or of `knm_cos` and `knm_sin` when there is a
+        lag matrix.
     every, stored, times, r, psi, t_observe
         As in `advance`.
-    source : ndarray, shape (N, N)
-        The unmodulated coupling, inspected before; only read.
+    source : tuple of ndarray
+        The unmodulated coupling, inspected before; only read. One of shape (N, N), or, for a sparse coupling,
+        the values of K and of (K + K^T)/2, shape (E,).
     structure : int
-        What ``inspect_coupling`` said of `source`.
+        What ``inspect_coupling`` said of a dense `source`.
     w_q, w_k, w_v, w_o, block_size, temperature, lambda_
         As in ``modulate``.
     modulate_every : int
         Distance in steps between two modulations.
     current : bool
         `modulated` holds what the running interval needs, from an earlier call.
-    modulated : ndarray, shape (N, N)
+    modulated : ndarray, shape (N, N) or (E,)
         Receives K'.
-    alpha_cos, alpha_sin : ndarray, shape (N, N) or (0, 0)
+    alpha_cos, alpha_sin : ndarray, shape (N * N,), (E,) or (0,)
         Cosines and sines of the lag matrix, empty without one.
-    knm_cos, knm_sin_out : ndarray, shape (N, N) or (0, 0)
+    knm_cos, knm_sin : ndarray, shape (N * N,), (E,) or (0,)
         Receive the lagged parts of K'.
 
     Returns
@@ -627,25 +722,32 @@ def advance_modulated(
             sincos(theta, work[_SINE], work[_COSINE])
         _observe(step - first, clock[0], work, lanes, r, psi, t_observe)
         if step % modulate_every == 0 or not current:
-            apply_modulation(
-                source, structure, theta, w_q, w_k, w_v, w_o, block_size, temperature, lambda_, modulated
-            )
+            if len(coupling) == 2:
+                apply_modulation(
+                    source[0], structure, theta,
+                    w_q, w_k, w_v, w_o, block_size, temperature, lambda_, modulated,
+                )  # fmt: skip
+            else:
+                apply_modulation_sparse(
+                    coupling[2], coupling[3], source[0], source[1], theta,
+                    w_q, w_k, w_v, w_o, block_size, temperature, lambda_, modulated,
+                )  # fmt: skip
             if alpha_cos.shape[0] > 0:
-                _multiply_parts(modulated, alpha_cos, alpha_sin, knm_cos, knm_sin_out)
+                _multiply_parts(modulated.reshape(modulated.size), alpha_cos, alpha_sin, knm_cos, knm_sin)
             current = True
             known = False
+        if not known:
+            _drift(omega, coupling, drive, work, work[_K])
         status, taken, following = _take_step(
             method,
             theta,
             omega,
-            knm,
-            knm_sin,
+            coupling,
             drive,
             clock[1],
             CAP_FACTOR * clock[2],
             atol,
             rtol,
-            known,
             work,
         )
         if status != OK:

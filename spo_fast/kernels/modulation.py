@@ -10,7 +10,7 @@ with the mean of K_ij and K_ji alone outside it and a zero diagonal.
 
 Layout: sixteen queries at a time (one inner loop of constant length, which LLVM unrolls into vectors)
 against all keys. Keys that all sixteen see are summed without a mask, the others with one. The scale and
-log2(e) are folded into the queries, so a weight is one power of two; while no logit can exceed 500 binary
+log2(e) are folded into the queries, so a weight is one power of two; while no logit can exceed 64 binary
 orders nothing needs to be subtracted first.
 
 Cost of ``modulate``: N**2 * H exponentials and N**2 (3 d + 1) multiply-adds, scratch of 6 N d doubles.
@@ -40,8 +40,9 @@ _FEATURES = 8  # features multiplied in one sweep over a row; fewer are filled u
 _LOG2_E = math.log2(math.e)
 _SYMMETRY_TOLERANCE = 1e-12
 _NORM_FLOOR = 1e-12
-# Sums of 2**500 times any moderate value stay finite, and so do sums of 2**-500.
-_PLAIN_LOGIT_LIMIT = 500.0
+# Up to here weights stay within 2**-64 and 2**64, so that sums of weights and weighted values neither
+# overflow nor vanish unless the values themselves are at the edge of the number range.
+_PLAIN_LOGIT_LIMIT = 64.0
 _SMALLEST_EXPONENT = -1000.0
 
 # Bits of what is known of a coupling matrix, see `inspect_coupling`.
@@ -441,6 +442,21 @@ def _attend_all(knm, structure, work, plain, w_o, block_size, scale, u):
 
 
 @kernel()
+def _project_all(theta, w_q, w_k, w_v, temperature, work):
+    """Fill the four blocks of `work`, see `_prepare`."""
+    heads, width, per_head = w_q.shape
+    x, q, k, v = work[:width], work[width : 2 * width], work[2 * width : 3 * width], work[3 * width :]
+    _harmonics(theta, x)
+    gain = np.empty(heads)
+    one = np.ones(heads)
+    for h in range(heads):
+        gain[h] = _LOG2_E / (math.sqrt(per_head) * temperature[h])
+    _project(x, w_q, gain, q)
+    _project(x, w_k, one, k)
+    _project(x, w_v, one, v)
+
+
+@kernel()
 def _prepare(theta, w_q, w_k, w_v, temperature):
     """Harmonics, queries, keys and values of every oscillator, and which heads have moderate logits.
 
@@ -454,17 +470,10 @@ def _prepare(theta, w_q, w_k, w_v, temperature):
     heads, width, per_head = w_q.shape
     n = theta.shape[0]
     work = np.empty((4 * width, _round_up(n, _LANES)))
-    x, q, k, v = work[:width], work[width : 2 * width], work[2 * width : 3 * width], work[3 * width :]
     for f in range(width):
-        _fill(x[f, n:], 0.0)
-    _harmonics(theta, x)
-    gain = np.empty(heads)
-    one = np.ones(heads)
-    for h in range(heads):
-        gain[h] = _LOG2_E / (math.sqrt(per_head) * temperature[h])
-    _project(x, w_q, gain, q)
-    _project(x, w_k, one, k)
-    _project(x, w_v, one, v)
+        _fill(work[f, n:], 0.0)
+    _project_all(theta, w_q, w_k, w_v, temperature, work)
+    q, k = work[width : 2 * width], work[2 * width : 3 * width]
     plain = np.empty(heads, np.bool_)
     for h in range(heads):
         lo, hi = h * per_head, (h + 1) * per_head
@@ -562,6 +571,7 @@ def apply_modulation(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temp
         As in `modulate`.
     """
     n = theta.shape[0]
+    reach = block_size if block_size < n else -1
     if lambda_ == 0.0 or n == 0:
         for i in range(n):
             for j in range(n):
@@ -570,11 +580,11 @@ def apply_modulation(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temp
     u = np.zeros((_round_up(w_o.shape[0], _FEATURES), _round_up(n, _LANES)))
     scale = math.sqrt(0.5 * lambda_)
     work, plain = _prepare(theta, w_q, w_k, w_v, temperature)
-    _attend_all(knm, structure, work, plain, w_o, block_size, scale, u)
+    _attend_all(knm, structure, work, plain, w_o, reach, scale, u)
     if structure & EXACTLY_SYMMETRIC:
-        _scale_symmetric(knm, u, lambda_, block_size, out)
+        _scale_symmetric(knm, u, lambda_, reach, out)
     else:
-        _scale_pairs(knm, u, lambda_, block_size, out)
+        _scale_pairs(knm, u, lambda_, reach, out)
 
 
 @kernel()
@@ -585,7 +595,7 @@ def apply_factors(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, tempera
         return
     u = np.empty((w_o.shape[0], _round_up(n, _LANES)))
     work, plain = _prepare(theta, w_q, w_k, w_v, temperature)
-    _attend_all(knm, structure, work, plain, w_o, block_size, 1.0, u)
+    _attend_all(knm, structure, work, plain, w_o, block_size if block_size < n else -1, 1.0, u)
     for i in range(n):
         for c in range(u.shape[0]):
             out[i, c] = u[c, i]
@@ -601,16 +611,14 @@ def _finite(theta):
 
 
 @kernel()
-def _shapes_fit(knm, theta, w_q, w_k, w_v, w_o, temperature):
-    """Whether the shapes of all inputs belong together and every temperature is positive."""
+def _weights_fit(w_q, w_k, w_v, w_o, temperature):
+    """Whether the shapes of all projections belong together and every temperature is positive."""
     heads, width, per_head = w_q.shape
-    n = theta.shape[0]
     for h in range(temperature.shape[0]):
         if not (temperature[h] > 0.0 and temperature[h] < np.inf):
             return False
     return (
-        knm.shape == (n, n)
-        and heads > 0
+        heads > 0
         and heads * per_head == width
         and width % 2 == 0
         and width > 0
@@ -655,9 +663,10 @@ def modulate(knm, theta, w_q, w_k, w_v, w_o, block_size, temperature, lambda_, o
     Cost N**2 H exponentials and N**2 (3 d + 1) multiply-adds; allocates 6 N d doubles and N masks of 16.
     The result is exactly symmetric and repeats bit for bit.
     """
-    if not _shapes_fit(knm, theta, w_q, w_k, w_v, w_o, temperature) or out.shape != knm.shape:
+    n = theta.shape[0]
+    if not _weights_fit(w_q, w_k, w_v, w_o, temperature) or knm.shape != (n, n) or out.shape != (n, n):
         return INVALID_ARGUMENT
-    if not (lambda_ >= 0.0 and lambda_ < np.inf):
+    if not (lambda_ >= 0.0 and lambda_ < np.inf) or block_size < -1:
         return INVALID_ARGUMENT
     status, structure = inspect_coupling(knm)
     if status != OK:
@@ -684,10 +693,10 @@ def factors(knm, theta, w_q, w_k, w_v, w_o, block_size, temperature, out):
     int
         Status as in `modulate`. Cost N**2 H exponentials and 2 N**2 d multiply-adds.
     """
-    if not _shapes_fit(knm, theta, w_q, w_k, w_v, w_o, temperature) or out.shape != (
-        theta.shape[0],
-        w_o.shape[0],
-    ):
+    n = theta.shape[0]
+    if not _weights_fit(w_q, w_k, w_v, w_o, temperature) or knm.shape != (n, n):
+        return INVALID_ARGUMENT
+    if out.shape != (n, w_o.shape[0]):
         return INVALID_ARGUMENT
     status, structure = inspect_coupling(knm)
     if status != OK:
