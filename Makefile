@@ -13,7 +13,7 @@ PYTEST ?= $(BIN)/python -m pytest -W error
 NOJIT_TESTS ?= tests/kernels
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nojit lint format bench dist field sanitize toolchains clean
+.PHONY: help demo test nojit lint format table bench dist field sanitize toolchains clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf 'make %-11s %s\n' "$$name" "$$text"; done
@@ -68,8 +68,11 @@ format: $(VENV)/.extra-dev ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(find csrc tests -name '*.[ch]')
 
-bench: $(VENV)/.extra-demo ## time the backends on this machine
+table: $(VENV)/.extra-demo ## time the backends side by side on this machine
 	@$(BIN)/spo-fast bench --sizes $(SIZES)
+
+bench: $(VENV)/.extra-dev ## compare the speed of HEAD with that of its parent, benchmark by benchmark
+	@$(BIN)/python tools/asv_compare.py
 
 field: $(VENV)/.extra-test ## run the large cases: lattice, ring, replicas
 	@$(BIN)/python tools/field.py

@@ -329,7 +329,14 @@ def criteria(
     -------
     list of (str, str, str)
         What was measured, the limit, the value.
+
+    Raises
+    ------
+    ValueError
+        For fewer than two seeds.
     """
+    if seeds < 2:
+        raise ValueError(f"seeds must be at least 2, got {seeds}")
     few = range(min(seeds, STABILITY_SEEDS))
     name = registry.load(backend).NAME
     return [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     SystemExit
         By ``--help``, ``--version`` and wrong arguments, the last with status 2 and one line.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale without ± or λ must not cost a result
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
@@ -50,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     """A parser that tells a mistake in one line; ``--help`` has the usage."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        # A value, not a flag: argparse before Python 3.14 does not know the exponent.
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
     def error(self, message: str) -> NoReturn:
         self.exit(FAILURE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -291,6 +301,8 @@ def _phases(options: argparse.Namespace, n: int) -> Any:
 
     if options.theta is None:
         first = options.theta_seed or 0
+        if first < 0:
+            raise ValueError(f"--theta-seed must be at least 0, got {first}")
         if options.members is None:
             return datasets.initial_phases(n, seed=first)
         if options.members < 1:
@@ -298,7 +310,7 @@ def _phases(options: argparse.Namespace, n: int) -> Any:
         return np.array([datasets.initial_phases(n, seed=first + m) for m in range(options.members)])
     if options.theta_seed is not None or options.members is not None:
         raise ValueError("--theta-seed and --members are for drawn phases, not with --theta")
-    return files.vector(files.read(options.theta, "theta"), "theta")
+    return files.vector(files.read(options.theta, "theta"), "theta", options.theta)
 
 
 def _number_or_file(text: str, name: str) -> Any:
@@ -308,7 +320,7 @@ def _number_or_file(text: str, name: str) -> Any:
         return float(text)
     except ValueError:
         array = files.read(text, name)
-    return array if name == "alpha" else files.vector(array, name)
+    return array if name == "alpha" else files.vector(array, name, text)
 
 
 def _summary(result: Simulation, path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spo_fast import Modulator, Simulation, datasets, layer_coherence, plotting, simulate
+from spo_fast.backends import registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -365,6 +366,7 @@ def main(
         When the folder cannot be written.
     """
     plotting.require_matplotlib()
+    registry.load(backend)  # refused before a folder is made
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     single = scpn16_comparison(n_steps, rounds=rounds, backend=backend)

@@ -35,6 +35,8 @@ from spo_fast.validation import (
     real_array,
 )
 
+_BATCH_LIMIT = 128  # oscillators
+_BATCH_ENTRIES = 1 << 28  # couplings in a step of all members: about 0.1 s on one core
 _Coupling = np.ndarray | SparseCoupling
 
 
@@ -71,9 +73,18 @@ def simulate_ensemble(
         _judge(coupling, base.modulation is not None)
     module = load_backend(backend, modulation)
     ensemble = Ensemble(base, coupling, omegas, strengths)
-    if theta.size and ensemble.is_plain and run.method != "rk45" and hasattr(module, "Batch"):
+    if ensemble.is_plain and _fits_a_batch(run, theta.shape) and hasattr(module, "Batch"):
         return _run_together(run, module, theta, ensemble)
     return _run_in_turn(run, module, theta, ensemble)
+
+
+def _fits_a_batch(run: Run, shape: tuple[int, ...]) -> bool:
+    """Whether members are best advanced together: a larger network fills the vectors by itself.
+
+    A step of all members must be short, for Ctrl-C is answered between steps.
+    """
+    m, n = shape
+    return m * n > 0 and run.method != "rk45" and n <= _BATCH_LIMIT and m * n * n <= _BATCH_ENTRIES
 
 
 # ---------------------------------------------------------------- members

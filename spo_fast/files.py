@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -60,7 +59,9 @@ def read(text: str, name: str) -> Any:
             return _read_csv(path)
         with path.open("rb") as file:  # NumPy leaves a file open that is no archive
             return np.load(file, allow_pickle=False) if suffix == ".npy" else _read_npz(file, key, name)
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ImportError):
+        raise
+    except Exception as error:  # a damaged file can make the readers raise anything
         raise ValueError(f"{name} cannot be read from {text}: {_one_line(error)}") from error
 
 
@@ -98,7 +99,10 @@ def _read_npz(file: BinaryIO, key: str | None, name: str) -> Any:
         if wanted not in found:
             listed = ", ".join(found) or "nothing"
             raise ValueError(f"it holds {listed}; name one as FILE.npz:NAME")
-        return archive[wanted]
+        array = archive[wanted]
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"its member {wanted} is no array")
+        return array
 
 
 def _read_sparse(file: BinaryIO) -> Any:
@@ -111,8 +115,8 @@ def _read_sparse(file: BinaryIO) -> Any:
     return load_npz(file)
 
 
-def vector(array: Any, name: str) -> np.ndarray:
-    """Take a file's row or column as a vector.
+def vector(array: Any, name: str, source: str = ".csv") -> np.ndarray:
+    """Take a row or a column of a .csv file as a vector; arrays of other files have the shape they have.
 
     Parameters
     ----------
@@ -120,6 +124,8 @@ def vector(array: Any, name: str) -> np.ndarray:
         What ``read`` returned.
     name : str
         For the message.
+    source : str
+        File it was read from.
 
     Returns
     -------
@@ -132,7 +138,8 @@ def vector(array: Any, name: str) -> np.ndarray:
     """
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{name} must be a dense array, got a sparse matrix of shape {array.shape}")
-    return array.reshape(-1) if array.ndim == 2 and 1 in array.shape else array
+    table = source.lower().endswith(".csv")
+    return array.reshape(-1) if table and array.ndim == 2 and 1 in array.shape else array
 
 
 # ---------------------------------------------------------------- results
@@ -145,7 +152,8 @@ def replacing(path: Path) -> Iterator[Path]:
     Parameters
     ----------
     path : Path
-        Where the file shall appear; one that exists is replaced in one piece.
+        Where the file shall appear; one that exists is replaced in one piece. A link stays and its target is
+        replaced; what is no file (a pipe, a terminal) is written to as it is.
 
     Yields
     ------
@@ -157,6 +165,10 @@ def replacing(path: Path) -> Iterator[Path]:
     OSError
         When the folder cannot be written.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        yield path
+        return
     with NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix, delete=False
     ) as file:

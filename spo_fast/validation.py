@@ -93,7 +93,12 @@ class SparseCoupling:
 
     def with_data(self, data: np.ndarray) -> Any:
         """Return a SciPy matrix that holds `data`, shape (E,), and a copy of the pattern."""
-        pattern = (data, self.indices.copy(), self.indptr.copy())  # a caller may drop entries in place
+        narrow = self.indices.dtype if self.indptr[-1] <= np.iinfo(self.indices.dtype).max else np.int64
+        pattern = (
+            data,
+            self.indices.copy(),
+            self.indptr.astype(narrow),
+        )  # a caller may drop entries in place
         return self.kind(pattern, shape=(self.n, self.n))
 
 
@@ -480,7 +485,7 @@ def _symmetric(coupling: SparseCoupling, name: str) -> SparseCoupling:
     with np.errstate(over="ignore"):
         allowed = SYMMETRY_TOLERANCE * (1.0 + np.minimum(np.abs(values), np.abs(mirrored)))
         bad = np.abs(values - mirrored) > allowed
-        mean = 0.5 * (values + mirrored)
+        mean = np.where(values == mirrored, values, 0.5 * values + 0.5 * mirrored)
     if bad.any():
         at = int(np.argmax(bad))
         i, j = _row(coupling, at), int(coupling.indices[at])
@@ -716,6 +721,7 @@ def _sparse_interaction(n: int, knm: Any, alpha: Any, modulated: bool) -> _Inter
         raise ValueError(f"alpha must have shape {(n, n)}, got {(lags.n, lags.n)}")
     if not same_pattern(lags, plain):
         _explain_pattern(lags, plain)
+        lags = _on_union(lags, plain)
     return (
         coupling,
         lags.data if coupling.data.size == lags.data.size else _on_union(lags, coupling).data,
@@ -723,10 +729,13 @@ def _sparse_interaction(n: int, knm: Any, alpha: Any, modulated: bool) -> _Inter
     )
 
 
-def _explain_pattern(lags: SparseCoupling, coupling: SparseCoupling) -> NoReturn:
+def _explain_pattern(lags: SparseCoupling, coupling: SparseCoupling) -> None:
+    """Refuse lags without a coupling, and couplings without a lag unless they are zero."""
     own, wanted = _keys(lags), _keys(coupling)
     surplus = np.setdiff1d(own, wanted, assume_unique=True)
-    missing = np.setdiff1d(wanted, own, assume_unique=True)
+    missing = np.setdiff1d(wanted[coupling.data != 0.0], own, assume_unique=True)
+    if not (surplus.size or missing.size):
+        return
     key, what = (surplus[0], "one more") if surplus.size else (missing[0], "none")
     index = tuple(int(part) for part in divmod(key, coupling.n))
     raise ValueError(f"alpha must have the stored entries of knm, got {what} at {_place(index)}")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -495,3 +496,82 @@ def test_simulating_imports_neither_matplotlib_nor_scipy(problem):
     command = [sys.executable, "-W", "error", "-c", code, "simulate", "k.csv", *SHORT, "--out", "run.npz"]
     done = subprocess.run([*command, "--backend", "numpy"], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ---------------------------------------------------------------- awkward files and values
+
+
+def damaged(folder, kind):
+    """A file that NumPy or SciPy cannot make sense of, each in a way of its own."""
+    if kind == "header":
+        path = folder / "k.npy"
+        path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': broken")
+    elif kind == "member":
+        path = folder / "k.npz"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("knm", "text")
+    else:
+        path = folder / "k.npz"
+        shape = np.array(5) if kind == "scalar shape" else np.array([5.5, 5.5])
+        np.savez(path, format=b"csr", shape=shape, data=np.ones(3), indices=np.arange(3), indptr=np.arange(4))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["header", "member", "scalar shape", "float shape"])
+def test_damaged_files_are_one_line(kind, tmp_path, capsys):
+    out = tmp_path / "out.npz"
+    arguments = [str(damaged(tmp_path, kind)), "--dt", "0.1", "--steps", "2", "--out", str(out)]
+    assert "knm cannot be read from" in failure(capsys, "simulate", *arguments)
+    assert not out.exists()
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Arguments of a short run of six oscillators, and where its result goes."""
+    np.save(tmp_path / "k.npy", np.ones((6, 6)) - np.eye(6))
+    out = tmp_path / "out.npz"
+    return ["simulate", str(tmp_path / "k.npy"), "--dt", "0.1", "--steps", "2", "--out", str(out)], out
+
+
+def test_negative_numbers_may_have_an_exponent(small):
+    arguments, out = small
+    assert cli.main([*arguments, "--zeta", "1", "--psi", "-1e-3", "--omega", "-1e-1"]) == 0
+    assert out.exists()
+
+
+def test_a_negative_seed_is_named(small, capsys):
+    arguments, out = small
+    assert "--theta-seed must be at least 0, got -1" in failure(capsys, *arguments, "--theta-seed", "-1")
+    assert not out.exists()
+
+
+def test_an_ensemble_of_one_goes_on_as_an_ensemble(small, tmp_path):
+    arguments, out = small
+    assert cli.main([*arguments, "--members", "1"]) == 0
+    later = tmp_path / "later.npz"
+    assert cli.main([*arguments[:-1], str(later), "--theta", f"{out}:final"]) == 0
+    assert np.load(later)["final"].shape == (1, 6)
+
+
+def test_a_link_stays_a_link(small, tmp_path):
+    arguments, out = small
+    link = tmp_path / "link.npz"
+    link.symlink_to(out)
+    assert cli.main([*arguments[:-1], str(link)]) == 0
+    assert link.is_symlink()
+    assert np.load(out)["final"].shape == (6,)
+
+
+def test_a_locale_without_greek_costs_no_result(tmp_path):
+    environment = dict(os.environ, PYTHONIOENCODING="ascii")
+    options = ["--sizes", "1", "--rounds", "1", "--backends", "numpy"]
+    command = [sys.executable, "-m", "spo_fast.cli", "bench", *options]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"nan" not in done.stdout and not done.stderr
+
+
+def test_a_demo_that_fails_leaves_no_folder(tmp_path, capsys):
+    folder = tmp_path / "new"
+    assert cli.main(["demo", "--out", str(folder), "--backend", "rust", "--quick"]) == 2
+    assert not folder.exists()

@@ -412,3 +412,16 @@ def test_an_asymmetric_shared_coupling_is_not_modulated(backend, rng):
 def test_an_engine_takes_one_state(backend):
     with pytest.raises(ValueError, match=r"phases must have shape \(12,\), got \(5, 12\)"):
         spo_fast.Engine(N, 0.1, backend=backend).step(np.zeros((M, N)), 1.0, np.zeros((N, N)))
+
+
+def test_many_large_members_do_not_hold_up_an_interrupt(monkeypatch):
+    """A step of a batch cannot be left half way, so that large ones go member by member."""
+    module = registry.load("auto")
+    if not hasattr(module, "Batch"):
+        pytest.skip(f"backend {module.NAME} advances members in turn anyway")
+    made = []
+    monkeypatch.setattr(module, "Batch", lambda *arguments: made.append(arguments))
+    for m, n in [(9, 200), (20_000, 120)]:
+        knm = np.zeros((n, n))
+        spo_fast.simulate(np.zeros((m, n)), 1.0, knm, dt=0.1, n_steps=0, observe=())
+    assert not made

@@ -701,3 +701,30 @@ def test_dense_work_does_not_import_scipy(name):
         sys.exit(any(module.partition(".")[0] == "scipy" for module in sys.modules))
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=120)
+
+
+# ---------------------------------------------------------------- at the edges
+
+
+def test_couplings_near_the_largest_number_stay_finite(backend):
+    knm = np.array([[0.0, 1e308], [1e308, 0.0]])
+    dense = spo_fast.modulate(knm, [0.1, 2.0], lambda_=0.1, backend=backend)
+    sparse = spo_fast.modulate(sp.csr_array(knm), [0.1, 2.0], lambda_=0.1, backend=backend)
+    assert np.isfinite(dense).all()
+    np.testing.assert_allclose(sparse.toarray(), dense, rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csr_matrix])
+def test_indices_stay_narrow(kind):
+    knm = kind(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    assert spo_fast.modulate(knm, [0.0, 1.0]).indices.dtype == np.int32
+    assert spo_fast.Modulator(knm).knm.indptr.dtype == np.int32
+
+
+def test_lags_of_the_pattern_given_serve_a_modulator_on_the_union(backend):
+    knm = sp.csr_array(np.array([[0.0, 1.0, 1e-13], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    keywords = {"alpha": knm, "dt": 0.1, "n_steps": 2, "backend": backend}
+    with_dict = spo_fast.simulate([0.1, 2.0, 4.0], 1.0, knm, modulation={}, **keywords)
+    modulator = spo_fast.Modulator(knm, backend=backend)
+    with_modulator = spo_fast.simulate([0.1, 2.0, 4.0], 1.0, None, modulation=modulator, **keywords)
+    assert same_bits(with_dict.final, with_modulator.final)

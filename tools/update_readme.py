@@ -53,7 +53,7 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
 def _caption(result: bench.Result) -> str:
     machine = result.machine
     text = (
-        f"`make bench` on one core of {machine['processor']}, Python {machine['python']}, "
+        f"`make table` on one core of {machine['processor']}, Python {machine['python']}, "
         f"NumPy {machine['numpy']}: minimum of {result.rounds} interleaved rounds."
     )
     if result.peak is None:

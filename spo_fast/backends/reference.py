@@ -84,8 +84,9 @@ def modulated(
         return out
     units = unit_outputs(theta, mask, p)
     affinity = 0.5 * (1.0 + units @ units.T) * mask
-    strengthened = 0.5 * knm * (1.0 + p.lambda_ * affinity)
-    np.add(strengthened, strengthened.T, out=out)
+    strengthened = knm * (1.0 + p.lambda_ * affinity)
+    mirrored = strengthened.T
+    out[...] = np.where(strengthened == mirrored, strengthened, 0.5 * strengthened + 0.5 * mirrored)
     np.fill_diagonal(out, 0.0)
     return out
 
