@@ -53,8 +53,10 @@ test: $(VENV)/.extra-test $(VENV)/.networks ## run the tests, compiled and then 
 	@$(MAKE) --no-print-directory nojit
 
 # NumPy's scalars warn of infinities where compiled code hands them on; all other warnings stay errors.
-nojit: $(VENV)/.extra-test ## run the kernel tests as plain Python
-	NUMBA_DISABLE_JIT=1 $(PYTEST) -W ignore::RuntimeWarning $(NOJIT_TESTS)
+nojit: $(VENV)/.extra-test ## run the kernel tests as plain Python, and tell which lines of the kernels they reach
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run --include='spo_fast/kernels/*' \
+		-m pytest -W error -W ignore::RuntimeWarning $(NOJIT_TESTS)
+	$(BIN)/python -m coverage report --include='spo_fast/kernels/*' --show-missing --fail-under=98
 
 lint: $(VENV)/.extra-dev ## style and types
 	$(BIN)/ruff check .
@@ -72,7 +74,7 @@ table: $(VENV)/.extra-demo ## time the backends side by side on this machine
 	@$(BIN)/spo-fast bench --sizes $(SIZES)
 
 bench: $(VENV)/.extra-dev ## compare the speed of HEAD with that of its parent, benchmark by benchmark
-	@$(BIN)/python tools/asv_compare.py
+	@$(BIN)/python tools/asv_compare.py $(ARGS)
 
 field: $(VENV)/.extra-test ## run the large cases: lattice, ring, replicas
 	@$(BIN)/python tools/field.py
@@ -90,5 +92,6 @@ toolchains: ## fetch what further native backends need
 
 clean: ## remove what was built
 	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	rm -f spo_fast/_core.c spo_fast/_core*.so
+	rm -f spo_fast/_core.c spo_fast/_core*.so .coverage
+	rm -rf asv_benchmarks/.asv/env
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

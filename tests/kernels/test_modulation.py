@@ -266,6 +266,30 @@ def test_refusal_does_not_depend_on_the_strength(rng):
     assert run(knm, theta, projections, lambda_=0.0)[0] == Status.NONFINITE_COUPLING
 
 
+def test_factors_refuse_what_modulate_refuses(rng):
+    knm, theta, projections, one = symmetric(rng, 5), np.arange(5.0), weights(rng), np.ones(4)
+    lopsided, lost = knm.copy(), theta.copy()
+    lopsided[0, 1] += 1.0
+    lost[2] = np.nan
+    cases = [
+        (knm, theta, np.ones(3), np.empty((5, 8)), Status.INVALID_ARGUMENT),
+        (knm, theta, one, np.empty((5, 7)), Status.INVALID_ARGUMENT),
+        (lopsided, theta, one, np.empty((5, 8)), Status.ASYMMETRIC_COUPLING),
+        (knm, lost, one, np.empty((5, 8)), Status.NONFINITE_PHASE),
+        (np.empty((0, 0)), np.empty(0), one, np.empty((0, 8)), Status.OK),
+    ]
+    for coupling, phases, temperature, out, status in cases:
+        assert kernels.factors(coupling, phases, *projections, -1, temperature, out) == status
+
+
+def test_negative_block_sizes_are_refused_but_for_none(rng):
+    knm, projections, out = symmetric(rng, 5), weights(rng), np.empty((5, 5))
+    arguments = (knm, np.arange(5.0), *projections)
+    assert kernels.modulate(*arguments, -2, np.ones(4), 0.5, out) == Status.INVALID_ARGUMENT
+    assert kernels.modulate(*arguments, 2**63 - 1, np.ones(4), 0.5, out) == Status.OK
+    assert same_bits(out, run(knm, np.arange(5.0), projections)[1])
+
+
 def test_status_numbers_are_those_of_the_enum():
     for status in Status:
         assert getattr(_flags, status.name) == status.value
