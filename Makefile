@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 NATIVE := setup.py pyproject.toml $(wildcard spo_fast/*.pyx spo_fast/*.pxd) \
 	$(shell find csrc -name '*.[ch]' 2>/dev/null)
 OUT ?= out
-SIZES ?= 16,64,256
+SIZES ?= 16,64,256,512
 PYTEST ?= $(BIN)/python -m pytest -W error
 NOJIT_TESTS ?= tests/kernels
 
