@@ -562,6 +562,6 @@ def test_refused_phases_leave_out_alone(backend, rng):
     knm[0, 1], knm[1, 0] = 1e-13, 0.0
     theta[4] = np.nan
     out = np.full((9, 9), 42.0)
-    with pytest.raises(ValueError, match=r"theta must be finite|theta"):
+    with pytest.raises(ValueError, match="theta"):
         spo_fast.modulate(knm, theta, out=out, backend=backend)
     assert (out == 42.0).all()

@@ -70,8 +70,7 @@ typedef struct spo_integrator {
     double rtol;    /* SPO_RK45 only */
 } spo_integrator;
 
-/* The state of a run, taken and given back, so that a run may be cut into pieces that end in the same bits.
- */
+/* The state of a run, taken and given back, so that a run may be cut into pieces that end in equal bits. */
 typedef struct spo_state {
     double *theta;     /* (n), wrapped into [0, 2 pi) on entry and after each step */
     double *modulated; /* (n, n): K' in force between two calls; NULL without modulation */
@@ -82,8 +81,7 @@ typedef struct spo_state {
 
 /* What is kept. NULL: not kept. Index s describes the state at step s, counted like spo_state.step. */
 typedef struct spo_record {
-    int64_t
-        every; /* theta and t keep the states at steps that this number divides, after the first; 0: none */
+    int64_t every;     /* theta and t keep the states after steps that this number divides; 0: none */
     double *theta;     /* row s / every of (rows, n) */
     double *t;         /* (rows) */
     double *r;         /* order parameter, in [0, 1] */

@@ -24,15 +24,17 @@ INLINE vi v_but_lane(int64_t lane) {
 /* Entries K_ij and K_ji count as equal when they differ by no more than this, absolute and relative. */
 #define SYMMETRY_TOLERANCE 1e-12
 
+INLINE int unequal(double a, double b) {
+    return !(fabs(a - b) <= SYMMETRY_TOLERANCE * (1 + fmin(fabs(a), fabs(b))));
+}
+
 /* Which of the three promises a refused matrix breaks; in their order, for one number is reported. */
 static __attribute__((noinline)) int32_t coupling_fault(int64_t n, const double *knm) {
     for (int64_t e = 0; e < n * n; ++e)
         if (!isfinite(knm[e])) return SPO_NONFINITE_COUPLING;
     for (int64_t i = 0; i < n; ++i)
         for (int64_t j = 0; j < i; ++j) {
-            const double a = knm[i * n + j], b = knm[j * n + i];
-            if (!(fabs(a - b) <= SYMMETRY_TOLERANCE * (1 + fmin(fabs(a), fabs(b)))))
-                return SPO_ASYMMETRIC_COUPLING;
+            if (unequal(knm[i * n + j], knm[j * n + i])) return SPO_ASYMMETRIC_COUPLING;
         }
     return SPO_NONZERO_DIAGONAL;
 }
@@ -83,7 +85,7 @@ static pair_findings scan_pairs(int64_t n, const double *knm) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t j = 0; j < i; ++j) {
             const double a = knm[i * n + j], b = knm[j * n + i];
-            found.fault |= !(fabs(a - b) <= SYMMETRY_TOLERANCE * (1 + fmin(fabs(a), fabs(b))));
+            found.fault |= unequal(a, b);
             found.differs |= a != b;
             found.zero |= a == 0.0 || b == 0.0;
             found.one_sided |= (a == 0.0) != (b == 0.0);

@@ -9,8 +9,7 @@
  */
 #define TWO_PI 0x1.921fb54442d18p2
 #define INVERSE_TWO_PI 0x1.45f306dc9c883p-3
-/* Up to here floor(x / 2 pi) is exact to the last unit, which the fix-ups of wrap mend; farther goes to fmod.
- */
+/* Up to here floor(x / 2 pi) is exact to the last unit, which v_wrap mends; farther goes to fmod. */
 #define WRAP_LIMIT 0x1p30
 
 /* x modulo 2 pi into [0, 2 pi); a result that rounds to 2 pi becomes 0. NaN for what is not finite. */
@@ -37,6 +36,18 @@ INLINE vd v_wrap(vd x) {
  * 2048. */
 #define FETCH_AHEAD_LIMIT 512
 
+/* What an entry of K (or of K cos alpha) adds to P and Q of its row. */
+INLINE void add_pull(vd k, vd s, vd c, vd *p, vd *q) {
+    *p = v_fma(k, s, *p);
+    *q = v_fma(k, c, *q);
+}
+
+/* What an entry of K sin alpha adds. */
+INLINE void add_lag(vd l, vd s, vd c, vd *p, vd *q) {
+    *p = v_fma(-l, c, *p);
+    *q = v_fma(l, s, *q);
+}
+
 /* Four rows at a time of two matrix-vector products with one matrix (lag 0) or of four with two (lag 1): P
  * and Q above, for the uniform lag before its rotation. K is read once, and each load of s and c serves four
  * rows. */
@@ -49,27 +60,19 @@ INLINE void pull_rows(int64_t n, const int rows, const int lag, const int ahead,
         for (int r = 0; r < rows; ++r) {
             const vd kj = v_once(v_load(k + r * n + j));
             if (ahead) __builtin_prefetch(k + (rows + r) * n + j);
-            p[r] = v_fma(kj, sj, p[r]);
-            q[r] = v_fma(kj, cj, q[r]);
+            add_pull(kj, sj, cj, p + r, q + r);
             if (lag) {
                 const vd lj = v_once(v_load(l + r * n + j));
                 if (ahead) __builtin_prefetch(l + (rows + r) * n + j);
-                p[r] = v_fma(-lj, cj, p[r]);
-                q[r] = v_fma(lj, sj, q[r]);
+                add_lag(lj, sj, cj, p + r, q + r);
             }
         }
     }
     if (whole < n) {
         const vd sj = v_load(s + whole), cj = v_load(c + whole);
         for (int r = 0; r < rows; ++r) {
-            const vd kj = v_load_first(k + r * n + whole, n - whole);
-            p[r] = v_fma(kj, sj, p[r]);
-            q[r] = v_fma(kj, cj, q[r]);
-            if (lag) {
-                const vd lj = v_load_first(l + r * n + whole, n - whole);
-                p[r] = v_fma(-lj, cj, p[r]);
-                q[r] = v_fma(lj, sj, q[r]);
-            }
+            add_pull(v_load_first(k + r * n + whole, n - whole), sj, cj, p + r, q + r);
+            if (lag) add_lag(v_load_first(l + r * n + whole, n - whole), sj, cj, p + r, q + r);
         }
     }
     if (rows == 4) {

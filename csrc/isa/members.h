@@ -49,14 +49,8 @@ INLINE void drift_members(int64_t n, const int rows, const int lag, const spo_ru
     for (int64_t j = 0; j < n; ++j) {
         const vd sj = v_load(b->sine + j * SPO_LANES), cj = v_load(b->cosine + j * SPO_LANES);
         for (int r = 0; r < rows; ++r) {
-            const vd kj = v_once(v_set(k[(i + r) * n + j]));
-            p[r] = v_fma(kj, sj, p[r]);
-            q[r] = v_fma(kj, cj, q[r]);
-            if (lag) {
-                const vd lj = v_once(v_set(l[(i + r) * n + j]));
-                p[r] = v_fma(-lj, cj, p[r]);
-                q[r] = v_fma(lj, sj, q[r]);
-            }
+            add_pull(v_once(v_set(k[(i + r) * n + j])), sj, cj, p + r, q + r);
+            if (lag) add_lag(v_once(v_set(l[(i + r) * n + j])), sj, cj, p + r, q + r);
         }
     }
     for (int r = 0; r < rows; ++r) {

@@ -593,6 +593,27 @@ def _finish_step(method, step, taken, following, theta, clock, work):
 
 
 @kernel()
+def _step_and_store(
+    method, step, theta, clock, atol, rtol, omega, coupling, drive, work, every, row, stored, times
+):  # fmt: skip
+    """One step of a run and what is recorded of it. Returns status and next row to be stored.
+
+    Neither `theta` nor `clock` moves on a failure.
+    """
+    cap = CAP_FACTOR * clock[2]
+    status, taken, following = _take_step(
+        method, theta, omega, coupling, drive, clock[1], cap, atol, rtol, work
+    )
+    if status != OK:
+        return status, row
+    _finish_step(method, step, taken, following, theta, clock, work)
+    if every > 0 and (step + 1) % every == 0:
+        _store(row, clock[0], theta, stored, times)
+        return OK, row + 1
+    return OK, row
+
+
+@kernel()
 def advance(
     method, first, n_steps, theta, clock, atol, rtol, omega, coupling, drive, work,
     every, stored, times, r, psi, t_observe,
@@ -641,25 +662,12 @@ def advance(
         _observe(step - first, clock[0], work, lanes, r, psi, t_observe)
         if not known:
             _drift(omega, coupling, drive, work, work[_K])
-        status, taken, following = _take_step(
-            method,
-            theta,
-            omega,
-            coupling,
-            drive,
-            clock[1],
-            CAP_FACTOR * clock[2],
-            atol,
-            rtol,
-            work,
+        status, row = _step_and_store(
+            method, step, theta, clock, atol, rtol, omega, coupling, drive, work, every, row, stored, times
         )
         if status != OK:
             return status, step - first
-        _finish_step(method, step, taken, following, theta, clock, work)
         known = method == RK45
-        if every > 0 and (step + 1) % every == 0:
-            _store(row, clock[0], theta, stored, times)
-            row += 1
     sincos(theta, work[_SINE], work[_COSINE])
     _observe(n_steps, clock[0], work, lanes, r, psi, t_observe)
     return OK, n_steps
@@ -738,25 +746,12 @@ def advance_modulated(
             known = False
         if not known:
             _drift(omega, coupling, drive, work, work[_K])
-        status, taken, following = _take_step(
-            method,
-            theta,
-            omega,
-            coupling,
-            drive,
-            clock[1],
-            CAP_FACTOR * clock[2],
-            atol,
-            rtol,
-            work,
+        status, row = _step_and_store(
+            method, step, theta, clock, atol, rtol, omega, coupling, drive, work, every, row, stored, times
         )
         if status != OK:
             return status, step - first
-        _finish_step(method, step, taken, following, theta, clock, work)
         known = method == RK45
-        if every > 0 and (step + 1) % every == 0:
-            _store(row, clock[0], theta, stored, times)
-            row += 1
     sincos(theta, work[_SINE], work[_COSINE])
     _observe(n_steps, clock[0], work, lanes, r, psi, t_observe)
     return OK, n_steps
