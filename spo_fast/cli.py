@@ -177,7 +177,14 @@ def _add_demo(commands: _Commands) -> None:
 
 
 def _add_backends(commands: _Commands) -> None:
-    listing = commands.add_parser("backends", help="list the backends and why one is missing")
+    listing = commands.add_parser(
+        "backends",
+        help="list the backends and why one is missing",
+        description="List the backends and why one is missing, after building those that are asked for.",
+    )
+    listing.add_argument(
+        "--build", type=_names, default=(), metavar="NAME,NAME", help="build rust, go or mojo for this user"
+    )
     listing.set_defaults(run=_backends)
 
 
@@ -191,6 +198,9 @@ def _add_bench(commands: _Commands) -> None:
         "--backends", type=_names, default=None, metavar="NAME,NAME", help="all available by default"
     )
     bench.add_argument("--rounds", type=_positive, default=None, metavar="N", help="interleaved rounds (7)")
+    bench.add_argument(
+        "--first-calls", action="store_true", help="time each backend's first call in a process, too"
+    )
     bench.set_defaults(run=_bench)
 
 
@@ -347,7 +357,10 @@ def _demo(options: argparse.Namespace) -> None:
 
 def _backends(options: argparse.Namespace) -> None:
     from spo_fast import backends
+    from spo_fast.backends import libraries
 
+    for name in options.build:
+        print(f"built {libraries.build(name)}")
     for name, state in backends().items():
         print(f"{name:8} {state}")
 
@@ -356,7 +369,10 @@ def _bench(options: argparse.Namespace) -> None:
     from spo_fast import bench
 
     result = bench.measure(
-        options.sizes or bench.SIZES, options.backends, rounds=options.rounds or bench.ROUNDS
+        options.sizes or bench.SIZES,
+        options.backends,
+        rounds=options.rounds or bench.ROUNDS,
+        first_calls=options.first_calls,
     )
     print(bench.to_json(result) if options.json else bench.table(result))
 

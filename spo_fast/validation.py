@@ -828,3 +828,16 @@ def unexplained(status: int) -> NoReturn:
         Always.
     """
     raise ValueError(f"the input was refused with status {int(status)}")
+
+
+def explain_refusal(knm: np.ndarray, theta: np.ndarray, status: int) -> NoReturn:
+    """Raise for a coupling and phases that a kernel refused.
+
+    Raises
+    ------
+    ValueError
+        Naming the array and the entry; should both be good, the status.
+    """
+    explain_coupling(knm)
+    explain_nonfinite(theta=theta)
+    unexplained(status)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-BACKENDS = ("numpy", "numba", "cython")
+SPARSE_BACKENDS = ("numpy", "numba", "cython")
+BACKENDS = (*SPARSE_BACKENDS, "rust", "go", "julia", "mojo")
 
 settings.register_profile(
     "spo_fast",
@@ -30,16 +31,45 @@ def required_backends():
     return {name.strip() for name in names if name.strip()}
 
 
+def require(name):
+    """Skip or fail unless this backend can be loaded, with the reason."""
+    import spo_fast
+    from spo_fast.backends import registry
+
+    reason = spo_fast.backends().get(name, "unknown to backends()")
+    if reason == "available":
+        try:
+            registry.load(name)
+        except RuntimeError as error:
+            reason = str(error)
+        else:
+            return
+    refuse = pytest.fail if name in required_backends() else pytest.skip
+    refuse(f"{name}: {reason}")
+
+
 @pytest.fixture(scope="session", params=BACKENDS)
 def backend(request):
     """Name of a backend that can be loaded."""
-    import spo_fast
-
-    reason = spo_fast.backends().get(request.param, "unknown to backends()")
-    if reason != "available":
-        refuse = pytest.fail if request.param in required_backends() else pytest.skip
-        refuse(f"{request.param}: {reason}")
+    require(request.param)
     return request.param
+
+
+@pytest.fixture(scope="session", params=SPARSE_BACKENDS)
+def sparse_backend(request):
+    """Name of a backend that takes sparse coupling: the portable interface of the others is dense."""
+    require(request.param)
+    return request.param
+
+
+@pytest.fixture
+def threaded_backend(backend):
+    """Name of a backend that any thread may call."""
+    from spo_fast.backends import foreign
+
+    if backend in foreign.ONE_THREAD:
+        pytest.skip(f"{backend} answers to one thread, which tests/backends holds it to telling")
+    return backend
 
 
 @pytest.fixture

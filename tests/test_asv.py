@@ -88,7 +88,7 @@ def test_everything_asked_for_is_there():
 
 
 def test_parameters_are_the_backends_and_sizes_that_were_fixed():
-    assert common.BACKENDS == ("cython", "numba", "numpy")
+    assert common.BACKENDS == ("cython", "numba", "rust", "go", "julia", "mojo", "numpy")
     assert common.SIZES == (16, 64, 256, 1024)
     for owner, name in benchmarks():
         first = getattr(owner, "params", (common.BACKENDS,))[0]

@@ -144,6 +144,24 @@ def test_every_backend_agrees_with_the_reference(backend):
     assert bench.parity_error(24, backend) <= 1e-13
 
 
+def test_bench_holds_modulate_against_the_direct_path_of_the_core():
+    result = bench.measure([6], ["cython", "numpy"], rounds=1, sample_seconds=1e-4)
+    if "cython" in result.missing:
+        pytest.skip(result.missing["cython"])
+    for cell in result.cells:
+        assert cell.times_direct == cell.modulate.minimum / cell.direct.minimum
+    assert bench.from_json(bench.to_json(result)) == result
+
+
+def test_first_calls_run_in_processes_of_their_own(capsys):
+    result = bench.measure([4], ["numpy"], rounds=1, sample_seconds=1e-4, first_calls=True)
+    assert 0.0 < result.first_calls["numpy"].minimum <= result.first_calls["numpy"].median
+    assert "to its first result, N = 16: numpy 0." in bench.table(result)
+    assert bench.from_json(bench.to_json(result)) == result
+    with pytest.raises(RuntimeError, match="the first call of abacus failed"):
+        bench.first_call("abacus")
+
+
 def test_rounds_turn_the_order_round():
     order = []
     operations = [lambda repeats, name=name: order.append(name) for name in "ab"]

@@ -350,12 +350,12 @@ def test_copies_of_an_engine_go_on_alike(backend, rng, copied):
     assert twin.last_dt == stepper.last_dt
 
 
-def test_engines_in_threads_do_not_meet(backend, rng):
+def test_engines_in_threads_do_not_meet(threaded_backend, rng):
     problems = [network(rng, 20) for _ in range(16)]
 
     def run(problem):
         theta, omega, knm, alpha = problem
-        return engine(20, backend=backend).run(theta, omega, knm, alpha=alpha, n_steps=50)
+        return engine(20, backend=threaded_backend).run(theta, omega, knm, alpha=alpha, n_steps=50)
 
     expected = [run(problem) for problem in problems]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -363,9 +363,9 @@ def test_engines_in_threads_do_not_meet(backend, rng):
             assert same_bits(result, serial)
 
 
-def test_threads_may_share_an_engine(backend, rng):
+def test_threads_may_share_an_engine(threaded_backend, rng):
     theta, omega, knm, _ = network(rng, 24)
-    engine = spo_fast.Engine(24, 0.01, "rk4", backend=backend)
+    engine = spo_fast.Engine(24, 0.01, "rk4", backend=threaded_backend)
     starts = [theta + k for k in range(8)]
     expected = [engine.run(start, omega, knm, n_steps=20) for start in starts]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

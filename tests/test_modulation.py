@@ -456,9 +456,9 @@ def test_bits_repeat_and_do_not_depend_on_workers(backend, rng, n):
         assert same_bits(spo_fast.modulate(knm, theta, workers=workers, backend=backend), expected)
 
 
-def test_threads_may_share_a_modulator(backend, rng):
+def test_threads_may_share_a_modulator(threaded_backend, rng):
     knm = symmetric(rng, 60, 0.8)
-    modulator = spo_fast.Modulator(knm, backend=backend)
+    modulator = spo_fast.Modulator(knm, backend=threaded_backend)
     states = [phases(rng, 60) for _ in range(64)]
     expected = [modulator(theta) for theta in states]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -466,12 +466,12 @@ def test_threads_may_share_a_modulator(backend, rng):
             assert same_bits(result, serial)
 
 
-def test_threads_may_call_modulate_at_once(backend, rng):
+def test_threads_may_call_modulate_at_once(threaded_backend, rng):
     knm = symmetric(rng, 30, 0.8)
     states = [phases(rng, 30) for _ in range(64)]
 
     def call(number):
-        return spo_fast.modulate(knm, states[number], projection_seed=number % 5, backend=backend)
+        return spo_fast.modulate(knm, states[number], projection_seed=number % 5, backend=threaded_backend)
 
     expected = [call(number) for number in range(64)]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import spo_fast
+from spo_fast.backends import foreign
 
 ROOT = Path(__file__).resolve().parents[1]
 CSRC = ROOT / "csrc"
@@ -42,6 +43,8 @@ def modulate_in_child(queue, backend):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn of forks with threads
 def test_a_fork_after_use_works(backend):
+    if backend in foreign.NO_FORKS:
+        pytest.skip(f"{backend}'s runtime does not survive a fork, which tests/backends holds it to telling")
     if "fork" not in multiprocessing.get_all_start_methods():
         pytest.skip("this platform has no fork")
     knm, theta = a_matrix()
@@ -69,6 +72,8 @@ def test_an_installation_that_nobody_can_write_to(backend, tmp_path):
         pytest.skip("needs Linux, setpriv and root, to give up root's power to write anywhere")
     site = tmp_path / "site"
     shutil.copytree(ROOT / "spo_fast", site / "spo_fast", ignore=shutil.ignore_patterns("__pycache__"))
+    for source, target in (("csrc/include", "include"), ("julia", "sources/julia")):
+        shutil.copytree(ROOT / source, site / "spo_fast" / target)
     for path in [site, *site.rglob("*")]:
         path.chmod(path.stat().st_mode & 0o555)
     environment = {"PATH": os.environ["PATH"], "HOME": "/proc/none", "PYTHONPATH": str(site)}

@@ -42,16 +42,6 @@ def test_automatic_choice_is_the_first_available():
     assert registry.load().NAME == registry.load("auto").NAME == available[0]
 
 
-@pytest.mark.parametrize("name", ["rust", "go", "julia", "mojo"])
-def test_missing_backend_raises_with_its_reason(name):
-    if spo_fast.backends()[name] == "available":
-        pytest.skip("available")
-    with pytest.raises(RuntimeError, match=f"{name}.*not built"):
-        registry.load(name)
-    with pytest.raises(RuntimeError, match=name):
-        spo_fast.modulate(np.zeros((2, 2)), np.zeros(2), backend=name)
-
-
 @pytest.mark.parametrize("name", ["fortran", "", "NumPy", 3, b"numpy", ["numpy"], True])
 def test_unknown_name_is_refused_with_the_list(name):
     with pytest.raises(ValueError, match=r"backend must be one of 'auto', 'cython'"):

@@ -150,3 +150,8 @@ def test_extras_that_messages_name_exist():
         for extra in re.findall(r"spo-fast\[(\w+)\]", path.read_text(encoding="utf-8"))
     }
     assert named <= set(extras)
+
+
+def test_there_is_one_version():
+    with open(ROOT / "pyproject.toml", "rb") as file, open(ROOT / "rust" / "Cargo.toml", "rb") as crate:
+        assert tomllib.load(file)["project"]["version"] == tomllib.load(crate)["package"]["version"]

@@ -335,12 +335,14 @@ def test_progress_changes_nothing(backend, rng, capsys):
     assert_same_simulation(spo_fast.simulate(theta, omega, knm, progress=True, **keywords), plain)
 
 
-def test_threads_run_at_once(backend, rng):
+def test_threads_run_at_once(threaded_backend, rng):
     problems = [network(rng, 20) for _ in range(16)]
 
     def run(problem):
         theta, omega, knm, alpha = problem
-        return spo_fast.simulate(theta, omega, knm, alpha=alpha, dt=0.05, n_steps=40, backend=backend)
+        return spo_fast.simulate(
+            theta, omega, knm, alpha=alpha, dt=0.05, n_steps=40, backend=threaded_backend
+        )
 
     expected = [run(problem) for problem in problems]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

@@ -57,6 +57,11 @@ def assert_close(result, expected, theta, d_model=8):
     assert abs(result.toarray() - expected).max(initial=0.0) <= parity_budget(expected, theta, d_model)
 
 
+@pytest.fixture
+def backend(sparse_backend):
+    return sparse_backend
+
+
 # ---------------------------------------------------------------- modulate
 
 

@@ -147,7 +147,8 @@ def environment(profile: str) -> dict[str, str]:
     """Variables under which commits are built and measured."""
     variables = {"SPO_FAST_ASV_PROFILE": profile}
     # asv looks for a python of this version on the path: let it find this one.
-    variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    folders = [Path(sys.executable).parent, ROOT / ".toolchains" / "bin"]
+    variables["PATH"] = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
     if shutil.which(os.environ.get("CC", "cc")):
         variables["SPO_FAST_BACKENDS"] = "cython"  # a core that does not compile is an error, not a gap
     return variables

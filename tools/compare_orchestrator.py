@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -27,7 +28,7 @@ ROUNDS = 5
 SAMPLE_SECONDS = 0.1
 SAMPLES = 5  # within one subprocess; the fastest counts
 PARITY = 1e-13
-OURS = ("modulate", "modulate(out=)", "Modulator(out=)")
+BACKENDS = ("rust", "go", "julia", "mojo", "numba")  # timed besides the C core, those that are available
 THEIRS = ("attnres_modulate", "attnres_modulate_rust")
 
 
@@ -40,13 +41,18 @@ def problem(n):
 
 def our_calls(knm, theta):
     """Callables of this package by name."""
-    from spo_fast import Modulator, modulate
+    from spo_fast import Modulator, backends, modulate
 
     out, other, modulator = np.empty_like(knm), np.empty_like(knm), Modulator(knm)
+    state = backends()
     return {
         "modulate": lambda: modulate(knm, theta),
         "modulate(out=)": lambda: modulate(knm, theta, out=out),
         "Modulator(out=)": lambda: modulator(theta, out=other),
+    } | {
+        f"modulate(out=), {name}": partial(modulate, knm, theta, out=np.empty_like(knm), backend=name)
+        for name in BACKENDS
+        if state[name] == "available"
     }
 
 
@@ -117,8 +123,14 @@ def collect(python, sizes, rounds):
 def deviation(folder, n):
     """Largest difference of K' between any call and ``attnres_modulate``, relative to the largest entry."""
     expected = np.load(Path(folder, f"attnres_modulate {n}.npy"))
-    results = [np.load(Path(folder, f"{name} {n}.npy")) for name in OURS + THEIRS]
+    results = [np.load(path) for path in Path(folder).glob(f"* {n}.npy")]
     return max(np.abs(result - expected).max() for result in results) / np.abs(expected).max()
+
+
+def names_of(samples, n):
+    """Names of the calls that were timed at one size, the other package's last."""
+    names = [key.removesuffix(f" {n}") for key in samples if key.endswith(f" {n}")]
+    return [name for name in names if name not in THEIRS] + list(THEIRS)
 
 
 def show(samples, deviations, rounds):
@@ -126,7 +138,7 @@ def show(samples, deviations, rounds):
     print(f"{'N':>4} {'call':22} {'min, µs':>10} {'median, µs':>11} {'ratio of min':>13} {'of median':>10}")
     for n, error in deviations.items():
         base = samples[f"modulate(out=) {n}"]
-        for name in OURS + THEIRS:
+        for name in names_of(samples, n):
             times = samples[f"{name} {n}"]
             low, middle = min(times), median(times)
             ratios = f"{low / min(base):13.2f} {middle / median(base):10.2f}"

@@ -1,20 +1,36 @@
-"""Compute the minimax polynomials of csrc/isa/polynomials.h at high precision (mpmath) and write that header.
+"""Compute the minimax polynomials of every language at high precision (mpmath) and write their files.
 
-Run ``python tools/generate_polynomials.py`` to rewrite it, ``--check`` to compare. Each polynomial is found
+Run ``python tools/generate_polynomials.py`` to rewrite them, ``--check`` to compare. Each polynomial is found
 by the Remez exchange on 2^x, e^x, sin and cos with the leading terms fixed, so that exp2(0) = exp(0) =
-cos 0 = 1 and sin 0 = 0 exactly.
+cos 0 = 1 and sin 0 = 0 exactly. A language other than C gets the three that the portable header needs.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import mpmath as mp
+from generated import write_or_check
 
 mp.mp.dps = 60
-HEADER = Path(__file__).resolve().parent.parent / "csrc" / "isa" / "polynomials.h"
+BANNER = "Made by tools/generate_polynomials.py: do not edit."
+SUBJECT = "Coefficients, lowest power first."
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """What it approximates, how well, and its rounded coefficients, lowest power first."""
+
+    name: str
+    meaning: str
+    coefficients: list[float]
+    portable: bool = True
+
+    def lines(self, indent: str) -> str:
+        """The coefficients, one a line, as every one of the languages writes them."""
+        return "".join(f"{indent}{c!r},\n" for c in self.coefficients)
 
 
 def remez(f: Callable, weight: Callable, low: mp.mpf, high: mp.mpf, degree: int) -> tuple[list, mp.mpf]:
@@ -57,49 +73,29 @@ def alternating_extrema(grid: list, error: list, count: int) -> list:
     return [grid[k] for k in runs]
 
 
-def table(name: str, comment: str, coefficients: list) -> str:
-    """A C array, lowest power first."""
-    lines = "".join(f"    {float(c)!r},\n" for c in coefficients)
-    return f"/* {comment} */\nstatic const double {name}[{len(coefficients)}] = {{\n{lines}}};\n"
+def approximate(
+    name: str, meaning: str, f: Callable, weight: Callable, low: mp.mpf, high: mp.mpf, degree: int, **options
+) -> Polynomial:
+    """The rounded minimax polynomial of f on [low, high]."""
+    coefficients, error = remez(f, weight, low, high, degree)
+    meaning = f"{meaning}; relative error {mp.nstr(error, 2)}"
+    return Polynomial(name, meaning, [float(c) for c in coefficients], **options)
 
 
-def header() -> str:
-    """The text of polynomials.h."""
-    tiny = mp.mpf(10) ** -12
-    half_ln2 = mp.log(2) / 2
-    quarter = (mp.pi / 4) ** 2
+def polynomials() -> list[Polynomial]:
+    """All of them."""
+    tiny, zero, half = mp.mpf(10) ** -12, mp.mpf(0), mp.mpf(0.5)
     ln2 = mp.log(2)
-    pieces = [
-        "/* Made by tools/generate_polynomials.py: do not edit. Coefficients, lowest power first. */\n\n"
-    ]
-
-    def add(
-        name: str, text: str, f: Callable, weight: Callable, low: mp.mpf, high: mp.mpf, degree: int
-    ) -> None:
-        coefficients, error = remez(f, weight, low, high, degree)
-        pieces.append(table(name, f"{text}; relative error {mp.nstr(error, 2)}", coefficients))
+    quarter = (mp.pi / 4) ** 2
 
     def slope(x: mp.mpf, rate: mp.mpf) -> mp.mpf:
         return rate if abs(x) < tiny else mp.expm1(rate * x) / x
 
-    add(
-        "SPO_EXP2",
-        "(2^r - 1) / r on |r| <= 1/2",
-        lambda x: slope(x, ln2),
-        lambda x: abs(x) * mp.power(2, -x) + tiny,
-        mp.mpf(-0.5),
-        mp.mpf(0.5),
-        10,
-    )
-    add(
-        "SPO_EXP",
-        "(e^r - 1) / r on |r| <= ln(2) / 2",
-        lambda x: slope(x, mp.mpf(1)),
-        lambda x: abs(x) * mp.exp(-x) + tiny,
-        -half_ln2,
-        half_ln2,
-        10,
-    )
+    def exp2(x: mp.mpf) -> mp.mpf:
+        return slope(x, ln2)
+
+    def exp(x: mp.mpf) -> mp.mpf:
+        return slope(x, mp.mpf(1))
 
     def sine(z: mp.mpf) -> mp.mpf:
         r = mp.sqrt(z)
@@ -108,35 +104,73 @@ def header() -> str:
     def cosine(z: mp.mpf) -> mp.mpf:
         return mp.mpf(1) / 24 - z / 720 if z < tiny else (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2
 
-    add(
-        "SPO_SIN",
-        "(sin r - r) / r^3 in z = r^2, |r| <= pi / 4",
-        sine,
-        lambda z: z + tiny,
-        mp.mpf(0),
-        quarter,
-        5,
-    )
-    add(
-        "SPO_COS",
-        "(cos r - 1 + r^2 / 2) / r^4 in z = r^2, |r| <= pi / 4",
-        cosine,
-        lambda z: z**2 + tiny,
-        mp.mpf(0),
-        quarter,
-        5,
-    )
-    return "".join(pieces)
+    def exp2_weight(x: mp.mpf) -> mp.mpf:
+        return abs(x) * mp.power(2, -x) + tiny
+
+    def exp_weight(x: mp.mpf) -> mp.mpf:
+        return abs(x) * mp.exp(-x) + tiny
+
+    def sine_weight(z: mp.mpf) -> mp.mpf:
+        return z + tiny
+
+    def cosine_weight(z: mp.mpf) -> mp.mpf:
+        return z**2 + tiny
+
+    texts = {
+        "EXP2": "(2^r - 1) / r on |r| <= 1/2",
+        "EXP": "(e^r - 1) / r on |r| <= ln(2) / 2",
+        "SIN": "(sin r - r) / r^3 in z = r^2, |r| <= pi / 4",
+        "COS": "(cos r - 1 + r^2 / 2) / r^4 in z = r^2, |r| <= pi / 4",
+    }
+    return [
+        approximate("EXP2", texts["EXP2"], exp2, exp2_weight, -half, half, 10),
+        approximate("EXP", texts["EXP"], exp, exp_weight, -ln2 / 2, ln2 / 2, 10, portable=False),
+        approximate("SIN", texts["SIN"], sine, sine_weight, zero, quarter, 5),
+        approximate("COS", texts["COS"], cosine, cosine_weight, zero, quarter, 5),
+    ]
 
 
-def main() -> int:
-    """Write the header, or with ``--check`` say whether it is up to date."""
-    text = header()
-    if "--check" in sys.argv:
-        return int(HEADER.read_text() != text)
-    HEADER.write_text(text)
-    return 0
+def c(tables: list[Polynomial]) -> str:
+    """The header that the C core includes."""
+    text = f"/* {BANNER} {SUBJECT} */\n\n"
+    for p in tables:
+        text += f"/* {p.meaning} */\nstatic const double SPO_{p.name}[{len(p.coefficients)}] = {{\n"
+        text += p.lines("    ") + "};\n"
+    return text
+
+
+def portable(
+    tables: list[Polynomial], head: str, comment: str, opening: str, indent: str, closing: str
+) -> str:
+    """The text of a language whose declaration opens with ``opening`` (fields NAME, name and COUNT)."""
+    text = head
+    for p in tables:
+        if p.portable:
+            names = {"NAME": p.name, "name": p.name.lower(), "COUNT": len(p.coefficients)}
+            text += f"\n{comment} {p.meaning}\n{opening.format(**names)}\n{p.lines(indent)}{closing}\n"
+    return text
+
+
+def texts() -> dict[Path, str]:
+    """Every file and what it holds."""
+    tables = polynomials()
+    rust = f"//! {SUBJECT}\n//!\n//! {BANNER}\n"
+    go = "// Code generated by tools/generate_polynomials.py. DO NOT EDIT.\n\npackage kernel\n"
+    other = f"# {SUBJECT}\n# {BANNER}\n"
+    return {
+        Path("csrc/isa/polynomials.h"): c(tables),
+        Path("rust/src/polynomials.rs"): portable(
+            tables, rust, "///", "#[rustfmt::skip]\npub const {NAME}: [f64; {COUNT}] = [", "    ", "];"
+        ),
+        Path("go/kernel/polynomials.go"): portable(
+            tables, go, "//", "var {name}Coefficients = [{COUNT}]float64{{", "\t", "}"
+        ),
+        Path("julia/src/polynomials.jl"): portable(tables, other, "#", "const {NAME} = (", "    ", ")"),
+        Path("mojo/src/polynomials.mojo"): portable(
+            tables, other, "#", "comptime {NAME}: Array[Float64, {COUNT}] = [", "    ", "]"
+        ),
+    }
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(write_or_check(texts()))

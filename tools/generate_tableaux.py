@@ -1,13 +1,23 @@
-"""Write csrc/isa/tableaux.h from the exact ratios of spo_fast/tableaux.py; ``--check`` compares instead."""
+"""Write the tableaux of every language from the exact ratios of spo_fast/tableaux.py; ``--check`` compares.
+
+Each language gets one file in its own syntax: stages, strictly lower triangle, weights of the solution,
+weights of the embedded solution (zeros where there is none). Every entry is a quotient that the compiler
+rounds once.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable, Iterable
+from fractions import Fraction
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "csrc" / "isa" / "tableaux.h"
+from generated import ROOT, write_or_check
+
+STAGES = 7  # of the longest method
+BANNER = "Made by tools/generate_tableaux.py: do not edit."
+SUBJECT = "Runge-Kutta methods: the strictly lower triangle, the weights, and the embedded weights."
 
 
 def load_tableaux() -> dict:
@@ -19,22 +29,44 @@ def load_tableaux() -> dict:
     return module.TABLEAUX
 
 
-def ratio(value) -> str:
-    """A ratio as a C expression that the compiler rounds once."""
-    return f"{value.numerator}.0 / {value.denominator}" if value.denominator != 1 else str(value.numerator)
+TABLEAUX = load_tableaux()
 
 
-def numbers(values) -> str:
-    """A braced list of ratios."""
-    return "{" + ", ".join(ratio(v) for v in values) + "}"
+def ratio(value: Fraction) -> str:
+    """A quotient of floating-point numbers, in the syntax that all the languages share."""
+    whole = value.denominator == 1
+    return f"{value.numerator}.0" if whole else f"{value.numerator}.0 / {value.denominator}.0"
 
 
-def header() -> str:
-    """The text of tableaux.h."""
+def embedded(tableau) -> list[Fraction]:
+    """Weights of the lower-order solution; nothing for a method without an error estimate."""
+    return [b - e for b, e in zip(tableau.b, tableau.error, strict=True)] if tableau.error else []
+
+
+def listed(values: Iterable[Fraction], brackets: str, count: int = STAGES) -> str:
+    """A literal array, filled with zeros to ``count`` entries."""
+    entries = [ratio(v) for v in values]
+    entries += ["0.0"] * (count - len(entries))
+    return brackets[0] + ", ".join(entries) + brackets[1]
+
+
+def rows(tableau, brackets: str, indent: str) -> str:
+    """The lines of the square literal array ``a``."""
+    full = [*tableau.a, *[()] * (STAGES - tableau.stages)]
+    return "".join(f"{indent}{listed(row, brackets)},\n" for row in full)
+
+
+def c_numbers(values: Iterable[Fraction]) -> str:
+    """A braced list; C fills it with zeros."""
+    return "{" + ", ".join(ratio(v).removesuffix(".0") for v in values) + "}"
+
+
+def c() -> str:
+    """The header that the C core includes."""
     lines = [
-        "/* Made by tools/generate_tableaux.py: do not edit. Runge-Kutta methods, by enum spo_method. */",
+        f"/* {BANNER} Runge-Kutta methods, by enum spo_method. */",
         "",
-        "#define SPO_MAX_STAGES 7",
+        f"#define SPO_MAX_STAGES {STAGES}",
         "",
         "typedef struct {",
         "    int stages;",
@@ -45,27 +77,149 @@ def header() -> str:
         "",
         "static const spo_tableau spo_tableaux[] = {",
     ]
-    for tableau in load_tableaux().values():
-        rows = [numbers(row) for row in tableau.a[1:]]
-        matrix = "{" + ",\n      ".join(["{0}", *rows]) + "}"
-        embedded = "{0}"
-        if tableau.error:
-            embedded = numbers(b - e for b, e in zip(tableau.b, tableau.error, strict=True))
+    for tableau in TABLEAUX.values():
+        matrix = "{" + ",\n      ".join(["{0}", *[c_numbers(row) for row in tableau.a[1:]]]) + "}"
+        weights = c_numbers(embedded(tableau)) if tableau.error else "{0}"
         lines += [
             f"    /* {tableau.name}: {tableau.reference} */",
-            f"    {{{tableau.stages},\n     {matrix},\n     {numbers(tableau.b)},\n     {embedded}}},",
+            f"    {{{tableau.stages},\n     {matrix},\n     {c_numbers(tableau.b)},\n     {weights}}},",
         ]
     return "\n".join([*lines, "};", ""])
 
 
-def main() -> int:
-    """Write the header, or with ``--check`` say whether it is up to date."""
-    text = header()
-    if "--check" in sys.argv:
-        return int(HEADER.read_text() != text)
-    HEADER.write_text(text)
-    return 0
+def rust() -> str:
+    """Statics of one struct."""
+    text = f"""//! {SUBJECT}
+//!
+//! {BANNER}
 
+/// An explicit Runge-Kutta method of at most {STAGES} stages, padded with zeros.
+pub struct Tableau {{
+    pub stages: usize,
+    /// Strictly lower triangle.
+    pub a: [[f64; {STAGES}]; {STAGES}],
+    /// Weights of the solution.
+    pub b: [f64; {STAGES}],
+    /// Weights of the solution of lower order, or zeros.
+    pub embedded: [f64; {STAGES}],
+    /// Whether the two solutions give an error estimate.
+    pub adaptive: bool,
+}}
+"""
+    for name, tableau in NAMED.items():
+        text += f"""
+/// {tableau.reference}
+#[rustfmt::skip]
+pub static {name}: Tableau = Tableau {{
+    stages: {tableau.stages},
+    a: [
+{rows(tableau, "[]", " " * 8)}    ],
+    b: {listed(tableau.b, "[]")},
+    embedded: {listed(embedded(tableau), "[]")},
+    adaptive: {str(bool(tableau.error)).lower()},
+}};
+"""
+    return text
+
+
+def go() -> str:
+    """Variables of one struct."""
+    text = f"""// Code generated by tools/generate_tableaux.py. DO NOT EDIT.
+
+package kernel
+
+// tableau is an explicit Runge-Kutta method of at most {STAGES} stages, padded with zeros.
+type tableau struct {{
+	stages   int
+	a        [{STAGES}][{STAGES}]float64 // strictly lower triangle
+	b        [{STAGES}]float64    // weights of the solution
+	embedded [{STAGES}]float64    // weights of the solution of lower order, or zeros
+	adaptive bool          // whether the two solutions give an error estimate
+}}
+"""
+    names = {"EULER": "euler", "RK4": "rk4", "DORMAND_PRINCE": "dormandPrince"}
+    for name, tableau in NAMED.items():
+        text += f"""
+// {names[name]}: {tableau.reference}
+var {names[name]} = tableau{{
+	stages: {tableau.stages},
+	a: [{STAGES}][{STAGES}]float64{{
+{rows(tableau, "{}", chr(9) * 2)}	}},
+	b:        [{STAGES}]float64{listed(tableau.b, "{}")},
+	embedded: [{STAGES}]float64{listed(embedded(tableau), "{}")},
+	adaptive: {str(bool(tableau.error)).lower()},
+}}
+"""
+    return text
+
+
+def julia() -> str:
+    """Constants of one struct."""
+    text = f"""# {SUBJECT}
+# {BANNER}
+
+\"\"\"
+An explicit Runge-Kutta method of at most {STAGES} stages, padded with zeros: strictly lower triangle `a` by
+rows, weights `b` of the solution and `embedded` of the one of lower order.
+\"\"\"
+struct Tableau
+    stages::Int
+    a::NTuple{{{STAGES},NTuple{{{STAGES},Float64}}}}
+    b::NTuple{{{STAGES},Float64}}
+    embedded::NTuple{{{STAGES},Float64}}
+    adaptive::Bool
+end
+"""
+    for name, tableau in NAMED.items():
+        text += f"""
+# {tableau.reference}
+const {name} = Tableau(
+    {tableau.stages},
+    (
+{rows(tableau, "()", " " * 8)}    ),
+    {listed(tableau.b, "()")},
+    {listed(embedded(tableau), "()")},
+    {str(bool(tableau.error)).lower()},
+)
+"""
+    return text
+
+
+def mojo() -> str:
+    """Compile-time arrays, one for each part."""
+    text = f"""# {SUBJECT}
+# {BANNER}
+#
+# Rows of at most {STAGES} stages, padded with zeros; the triangle is stored row by row.
+# fmt: off
+
+comptime MAX_STAGES = {STAGES}
+"""
+    for name, tableau in NAMED.items():
+        full = [v for row in [*tableau.a, *[()] * (STAGES - tableau.stages)]
+                for v in [*row, *[Fraction(0)] * (STAGES - len(row))]]  # fmt: skip
+        lines = [", ".join(ratio(v) for v in full[k : k + STAGES]) for k in range(0, len(full), STAGES)]
+        text += f"""
+# {tableau.reference}
+comptime {name}_STAGES = {tableau.stages}
+comptime {name}_A: Array[Float64, {STAGES * STAGES}] = [
+    {("," + chr(10) + "    ").join(lines)},
+]
+comptime {name}_B: Array[Float64, {STAGES}] = {listed(tableau.b, "[]")}
+comptime {name}_EMBEDDED: Array[Float64, {STAGES}] = {listed(embedded(tableau), "[]")}
+comptime {name}_ADAPTIVE = {bool(tableau.error)}
+"""
+    return text
+
+
+NAMED = dict(zip(("EULER", "RK4", "DORMAND_PRINCE"), TABLEAUX.values(), strict=True))
+TARGETS: dict[str, Callable[[], str]] = {
+    "csrc/isa/tableaux.h": c,
+    "rust/src/tableaux.rs": rust,
+    "go/kernel/tableaux.go": go,
+    "julia/src/tableaux.jl": julia,
+    "mojo/src/tableaux.mojo": mojo,
+}
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(write_or_check({Path(name): make() for name, make in TARGETS.items()}))

@@ -23,6 +23,7 @@ HEADINGS = (
     "modulated step, µs",
     "overhead",
     "`modulate`, µs",
+    "× direct",
     "error of K′",
     "× bound",
 )

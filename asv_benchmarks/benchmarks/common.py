@@ -28,7 +28,8 @@ if ENVIRONMENT:
 
 import numpy as np  # noqa: E402
 
-BACKENDS = ("cython", "numba", "numpy")
+BACKENDS = ("cython", "numba", "rust", "go", "julia", "mojo", "numpy")
+DENSE_BACKENDS = frozenset({"rust", "go", "julia", "mojo"})  # their interface has no sparse coupling
 SIZES = (16, 64, 256, 1024)
 CALLS = {16: 512, 64: 64, 256: 8, 1024: 1}  # in a batch, so that it takes a millisecond or more
 BATCHES = 5  # in a sample, at least
@@ -144,11 +145,14 @@ def require(backend: str) -> None:
 
 
 def code_files(backend: str) -> list[Path]:
-    """Files that a backend's results come from: the library for Cython, else the sources of its kernels."""
+    """Files that a backend's results come from: its library, else the sources of its kernels."""
     if backend == "cython":
         return [Path(str(import_module("spo_fast._core").__file__))]
     if backend == "numba":
         return sorted(Path(str(find_spec("spo_fast.kernels").origin)).parent.glob("*.py"))
+    if backend in DENSE_BACKENDS:
+        path = import_module("spo_fast.backends.registry").load(backend).path
+        return [path] if path.is_file() else sorted(path.glob("src/*"))
     return [Path(str(find_spec("spo_fast.backends.reference").origin))]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .common import BACKENDS, DT, PROFILE, Timed, problem, require, warmed
+from .common import BACKENDS, DENSE_BACKENDS, DT, PROFILE, Timed, problem, require, warmed
 
 RINGS = (1_000, 10_000)
 REACH = 5  # neighbours on either side
@@ -52,6 +52,8 @@ class Ring(Timed):
 
         if not hasattr(validation, "is_sparse"):
             raise NotImplementedError("this version takes dense couplings only")
+        if backend in DENSE_BACKENDS:
+            raise NotImplementedError("the portable interface takes dense couplings only")
         if n > RINGS[0] and not PROFILE.slow:
             raise NotImplementedError(f"N = {n} is not in this profile")
         require(backend)

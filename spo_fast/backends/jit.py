@@ -24,6 +24,7 @@ from spo_fast.validation import (
     as_phases,
     explain_coupling,
     explain_nonfinite,
+    explain_refusal,
     unexplained,
 )
 
@@ -77,13 +78,6 @@ def _weights(parameters: ModulationParameters) -> tuple[np.ndarray | int | float
     return (*projections, p.block_size, np.array(p.temperature), p.lambda_)
 
 
-def _refuse(status: int, knm: np.ndarray, theta: np.ndarray) -> None:
-    """Raise the ValueError that belongs to a kernel's status."""
-    explain_coupling(knm)
-    explain_nonfinite(theta=theta)
-    unexplained(status)
-
-
 # ---------------------------------------------------------------- modulation
 
 
@@ -128,7 +122,7 @@ class ModulationPlan:
         result = np.empty((n, n)) if out is None else as_output(out, n, knm, coupling)
         status = attention.modulate(_readonly(coupling), phases, *self._arguments, _plain(result))
         if status != Status.OK:
-            _refuse(status, coupling, phases)
+            explain_refusal(coupling, phases, status)
         return result
 
     def modulate_sparse(self, coupling: SparseCoupling, theta: np.ndarray) -> np.ndarray:

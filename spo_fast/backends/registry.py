@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 NAMES = ("cython", "numba", "rust", "go", "julia", "mojo", "numpy")
@@ -21,13 +21,16 @@ _REMEDIES = {
     "numba": "install Numba: pip install numba",
     "numpy": "install NumPy: pip install numpy",
 }
-_FOREIGN = "not built: this version ships no library of this backend"
+_FOREIGN = ("rust", "go", "julia", "mojo")  # libraries behind one adapter, opened only when asked for by name
+_REMEDIES |= {name: f"build it: spo-fast backends --build {name}" for name in _FOREIGN if name != "julia"}
+_REMEDIES["julia"] = "install Julia 1.5 or newer, or set SPO_FAST_JULIA to its program"
 
 _BUILD_NOTE = Path(__file__).resolve().parent.parent / "_core_not_built.txt"  # left by a failed build
 
-_loaded: dict[str, ModuleType] = {}
+_loaded: dict[str, Any] = {}  # modules, and what stands for one where a library does
 _failures: dict[str, str] = {}
-_default: list[ModuleType] = []
+_default: list[Any] = []
+_lock = threading.RLock()
 
 
 def backends() -> dict[str, str]:
@@ -36,7 +39,8 @@ def backends() -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        For each name "available", or the reason why it is not. Numba is looked for but not imported.
+        For each name "available", or the reason why it is not. Numba is looked for but not imported, and
+        libraries of other languages are looked for but not opened.
 
     Examples
     --------
@@ -46,8 +50,8 @@ def backends() -> dict[str, str]:
     return {name: _reason(name) or "available" for name in NAMES}
 
 
-def load(name: str | None = None) -> ModuleType:
-    """Return the module of a backend; None and "auto" mean the fastest available.
+def load(name: str | None = None) -> Any:
+    """Return the module of a backend; None and "auto" mean the fastest available of those written for Python.
 
     Parameters
     ----------
@@ -66,9 +70,7 @@ def load(name: str | None = None) -> ModuleType:
     check_name(name)
     module = _attempt(name)
     if module is None:
-        remedy = _REMEDIES.get(name)
-        hint = f"; {remedy}" if remedy else f"; use one of {', '.join(AUTOMATIC)}"
-        raise RuntimeError(f"backend {name!r} cannot be used: {_reason(name)}{hint}")
+        raise RuntimeError(f"backend {name!r} cannot be used: {_failures[name]}; {_REMEDIES[name]}")
     return module
 
 
@@ -85,7 +87,7 @@ def check_name(name: Any) -> None:
         raise ValueError(f"backend must be one of {listed}, got {name!r}")
 
 
-def _load_default() -> ModuleType:
+def _load_default() -> Any:
     for name in AUTOMATIC:
         module = _attempt(name)
         if module is not None:
@@ -94,21 +96,37 @@ def _load_default() -> ModuleType:
     raise RuntimeError("no backend can be loaded: " + "; ".join(f"{k}: {v}" for k, v in _failures.items()))
 
 
-def _attempt(name: str) -> ModuleType | None:
-    """Import a backend once; a failure of any kind is remembered as a sentence."""
+def _attempt(name: str) -> Any:
+    """Load a backend once, None if that fails; a failure of any kind is remembered as a sentence.
+
+    A library that was missing is looked for again: it may have been built meanwhile.
+    """
     if name in _loaded:
         return _loaded[name]
-    if name not in _MODULES or name in _failures:
+    if name in _failures and name not in _FOREIGN:
         return None
-    try:
-        module = import_module(_MODULES[name])
-    except Exception as error:  # a broken Numba raises more than ImportError
-        _failures[name] = _sentence(error)
-        return None
-    return _loaded.setdefault(name, module)
+    with _lock:  # two threads must not start one runtime twice
+        if name not in _loaded:
+            try:
+                _loaded[name] = _module(name)
+            except Exception as error:  # a broken Numba raises more than ImportError
+                _failures[name] = _sentence(error)
+        return _loaded.get(name)
+
+
+def _module(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    from spo_fast.backends.foreign import Foreign
+
+    return Foreign(name)
 
 
 def _sentence(error: Exception) -> str:
+    from spo_fast.backends.libraries import Unavailable
+
+    if isinstance(error, Unavailable):
+        return str(error)
     if _BUILD_NOTE.is_file() and isinstance(error, ImportError):
         return _BUILD_NOTE.read_text().strip()
     text = " ".join(str(error).split()) or "no further detail"
@@ -116,14 +134,30 @@ def _sentence(error: Exception) -> str:
 
 
 def _reason(name: str) -> str | None:
-    """Return why a backend cannot be used, or None; only Numba is judged without importing it."""
-    if name not in _MODULES:
-        return _FOREIGN
+    """Return why a backend cannot be used, or None; only what needs the C core or NumPy is imported."""
+    if name in _FOREIGN:
+        return None if name in _loaded else _probe(name)
     if name in _failures:
         return _failures[name]
     if name == "numba":
         return None if _has_numba() else "the import failed with ModuleNotFoundError: No module named 'numba'"
     return None if _attempt(name) is not None else _failures[name]
+
+
+def _probe(name: str) -> str | None:
+    """Return why a library of another language cannot be used, without opening it."""
+    if name == "julia":
+        from spo_fast.backends import julia
+
+        return julia.probe()
+    from spo_fast.backends import libraries
+
+    try:
+        path = libraries.find(name)
+    except libraries.Unavailable as error:
+        return str(error)
+    failure = _failures.get(name, "")
+    return failure if str(path) in failure else None  # an attempt to open this very file failed
 
 
 def _has_numba() -> bool:

@@ -1,0 +1,3 @@
+module spofast
+
+go 1.27
