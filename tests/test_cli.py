@@ -591,5 +591,5 @@ def test_a_locale_without_greek_costs_no_result(tmp_path):
 
 def test_a_demo_that_fails_leaves_no_folder(tmp_path, capsys):
     folder = tmp_path / "new"
-    assert cli.main(["demo", "--out", str(folder), "--backend", "rust", "--quick"]) == 2
+    assert cli.main(["demo", "--out", str(folder), "--backend", "abacus", "--quick"]) == 2
     assert not folder.exists()

@@ -109,24 +109,25 @@ def test_python_blocks_of_the_pages_run(page, tmp_path, monkeypatch):
 
 
 def update_readme():
-    """The tool that writes README.md's table, loaded as a module."""
+    """The tool that writes the tables of measured results, loaded as a module."""
     spec = importlib.util.spec_from_file_location("update_readme", ROOT / "tools" / "update_readme.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_table_in_the_readme_is_the_measured_one():
+def test_the_tables_in_the_pages_are_the_measured_ones():
     tool = update_readme()
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     result = bench.from_json((ROOT / "docs" / "bench.json").read_text(encoding="utf-8"))
-    assert tool.replaced(readme, tool.block(result)) == readme
+    for name, (block, lay_out) in tool.BLOCKS.items():
+        page = (ROOT / name).read_text(encoding="utf-8")
+        assert tool.replaced(page, block, lay_out(result)) == page, name
 
 
-def test_a_readme_without_its_markers_is_refused():
+def test_a_page_without_its_markers_is_refused():
     tool = update_readme()
     with pytest.raises(ValueError, match="once each"):
-        tool.replaced("no table here", "new")
+        tool.replaced("no table here", "bench", "new")
 
 
 def test_what_continuous_integration_runs_is_executable_and_made_of_targets():

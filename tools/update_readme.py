@@ -1,21 +1,22 @@
-"""Write the table of measured results into README.md.
+"""Write the measured results into README.md (in short) and docs/backends.md (every backend).
 
-spo-fast bench --json > docs/bench.json
-python tools/update_readme.py           # rewrites the block between the two markers
-python tools/update_readme.py --check   # exit status 1 when the block differs
+spo-fast bench --json --first-calls --sizes 16,64,256,512 > docs/bench.json
+python tools/update_readme.py           # rewrites the blocks between the markers
+python tools/update_readme.py --check   # exit status 1 when a block differs
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from spo_fast import bench
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN = "<!-- bench:begin (written by tools/update_readme.py from docs/bench.json) -->"
-END = "<!-- bench:end -->"
+BEGIN = "<!-- {name}:begin (written by tools/update_readme.py from docs/bench.json) -->"
+END = "<!-- {name}:end -->"
 HEADINGS = (
     "N",
     "backend",
@@ -27,11 +28,11 @@ HEADINGS = (
     "error of K′",
     "× bound",
 )
-LEFT, RIGHT = "---", "---:"
+SHORT = ("N", "step, µs", "× bound", "modulated step, µs", "overhead")
 
 
-def block(result: bench.Result) -> str:
-    """Lay a result out in Markdown, markers included.
+def short(result: bench.Result) -> str:
+    """What the README shows: steps of the C core, and ``modulate`` of every backend.
 
     Parameters
     ----------
@@ -41,14 +42,43 @@ def block(result: bench.Result) -> str:
     Returns
     -------
     str
+        Markdown.
     """
-    rules = [LEFT if heading == "backend" else RIGHT for heading in HEADINGS]
-    lines = [_line(HEADINGS), _line(rules), *(_line(row) for row in bench.rows(result, with_median=False))]
-    return "\n".join([BEGIN, *lines, "", _caption(result), END])
+    rows = [dict(zip(HEADINGS, row, strict=True)) for row in bench.rows(result, with_median=False)]
+    native = [[row[name] for name in SHORT] for row in rows if row["backend"] == bench.NATIVE]
+    names = list(dict.fromkeys(row["backend"] for row in rows))
+    times = {(row["N"], row["backend"]): row["`modulate`, µs"] for row in rows}
+    by_backend = [[n, *(times[n, name] for name in names)] for n in dict.fromkeys(row["N"] for row in rows)]
+    return "\n\n".join(
+        [
+            "One Euler step inside `simulate`, C core:",
+            _table(SHORT, native),
+            "One call of `modulate`, µs, by backend:",
+            _table(["N", *names], by_backend),
+            _caption(result),
+        ]
+    )
 
 
-def _line(cells: tuple[str, ...] | list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def full(result: bench.Result) -> str:
+    """Lay a result out in Markdown, a row for each backend and size; see `short`."""
+    parts = [_table(HEADINGS, bench.rows(result, with_median=False)), _caption(result)]
+    if result.first_calls:
+        seconds = [[f"{times.minimum:.2f}" for times in result.first_calls.values()]]
+        parts += [
+            "From the start of a process to its first result (N = 16), seconds, NumPy's import included:",
+            _table(list(result.first_calls), seconds),
+        ]
+    return "\n\n".join(parts)
+
+
+BLOCKS = {"README.md": ("bench", short), "docs/backends.md": ("languages", full)}
+
+
+def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(headings)
+    rules = ["---" if name == "backend" else "---:" for name in names]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [names, rules, *rows])
 
 
 def _caption(result: bench.Result) -> str:
@@ -65,15 +95,17 @@ def _caption(result: bench.Result) -> str:
     )
 
 
-def replaced(readme: str, new: str) -> str:
-    """Exchange the block of a README.
+def replaced(page: str, name: str, new: str) -> str:
+    """Exchange a block of a page.
 
     Parameters
     ----------
-    readme : str
+    page : str
         Text with both markers.
+    name : str
+        Of the block.
     new : str
-        What ``block`` returned.
+        What shall stand between the markers.
 
     Returns
     -------
@@ -84,31 +116,35 @@ def replaced(readme: str, new: str) -> str:
     ValueError
         When a marker is missing or stands twice.
     """
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        raise ValueError(f"README.md must hold {BEGIN!r} and {END!r} once each")
-    before, rest = readme.split(BEGIN)
-    return before + new + rest.split(END)[1]
+    begin, end = BEGIN.format(name=name), END.format(name=name)
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page must hold {begin!r} and {end!r} once each")
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n{new}\n{end}{rest.split(end)[1]}"
 
 
 def main() -> int:
-    """Rewrite or check README.md.
+    """Rewrite or check the pages.
 
     Returns
     -------
     int
         1 when ``--check`` finds a difference, else 0.
     """
-    parser = argparse.ArgumentParser(description="Write the table of measured results into README.md.")
+    parser = argparse.ArgumentParser(description="Write the measured results into the pages.")
     parser.add_argument("result", type=Path, nargs="?", default=ROOT / "docs" / "bench.json")
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
-    path = ROOT / "README.md"
-    old = path.read_text(encoding="utf-8")
-    new = replaced(old, block(bench.from_json(options.result.read_text(encoding="utf-8"))))
-    if options.check:
-        return int(new != old)
-    path.write_text(new, encoding="utf-8")
-    return 0
+    result = bench.from_json(options.result.read_text(encoding="utf-8"))
+    stale = 0
+    for page, (name, lay_out) in BLOCKS.items():
+        path = ROOT / page
+        old = path.read_text(encoding="utf-8")
+        new = replaced(old, name, lay_out(result))
+        stale |= new != old
+        if not options.check:
+            path.write_text(new, encoding="utf-8")
+    return int(stale and options.check)
 
 
 if __name__ == "__main__":
