@@ -292,6 +292,8 @@ class _BoundSparse:
 
     def __init__(self, plan: Any, knm: Any) -> None:
         coupling = as_sparse_coupling(knm, symmetric=True)
+        if hasattr(plan, "refuse_sparse"):
+            plan.refuse_sparse(coupling)
         indptr, indices, data, mean = (
             _frozen(array) for array in (coupling.indptr, coupling.indices, coupling.data, coupling.mean)
         )

@@ -159,14 +159,14 @@ function take_steps!(network, integrator, state, n_steps, record, scratch)
         isfinite(phase) || return NONFINITE_PHASE, state
         unsafe_store!(theta, phase, i)
     end
-    step, last, t, dt = state.step, state.step + n_steps, state.t, state.dt
+    step, t, dt = state.step, state.t, state.dt
     slope_known = false # the first slope of this step was the last one of the step before
     if modulated && step % network.modulate_every != 0
         apply_lags!(w, knm)
     end
     sincos!(n, theta, w.sine, w.cosine)
     observe(record, step, t, w)
-    while step < last
+    for _ in 1:n_steps
         if modulated && step % network.modulate_every == 0
             m = unsafe_load(network.modulation)
             status = modulate!(knm, n, network.knm, traits, theta, m, w.modulation)

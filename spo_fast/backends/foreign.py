@@ -81,7 +81,8 @@ def open_library(ffi: cffi.FFI, path: Path, name: str, header: str) -> Any:
     try:
         library = ffi.dlopen(str(path))
     except OSError as error:
-        raise Unavailable(f"{path} cannot be loaded: {error}") from error
+        reason = str(error).partition("Additionally")[0].rstrip(". ")  # what follows is about other names
+        raise Unavailable(f"{path} cannot be loaded: {reason}") from error
     check_library(ffi, library, path, name, header)
     return library
 
@@ -136,6 +137,7 @@ def portable(name: str = "cython") -> tuple[cffi.FFI, Any]:
 
     if name in NAMES:
         backend = registry.load(name)
+        backend.check_process()
         return backend.ffi, backend.library
     if name != "cython":
         raise ValueError(f"name must be one of 'cython', {', '.join(map(repr, NAMES))}, got {name!r}")
@@ -189,6 +191,7 @@ class Foreign:
         else:
             self.path = libraries.find(name)
             self.library = open_library(self.ffi, self.path, name, header)
+        self._home = os.getpid()
         self.lost: str | None = None  # why it can no longer be called
         if name in NO_FORKS and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._lose)
@@ -203,21 +206,26 @@ class Foreign:
 
     def _lose(self) -> None:
         self.lost = (
-            f"backend {self.NAME!r} was loaded in process {os.getppid()} and cannot be used in its fork "
+            f"backend {self.NAME!r} was loaded in process {self._home} and cannot be used in its fork "
             f"{os.getpid()}: the {self.NAME.capitalize()} runtime does not survive a fork; start workers by "
             "spawn, or use another backend in them"
         )
 
-    def call(self, function: str, *arguments: Any) -> int:
-        """Call a function of the header and return its status.
+    def check_process(self) -> None:
+        """Refuse to go on in a fork of the process that loaded a runtime which does not survive forks.
 
         Raises
         ------
         RuntimeError
-            In a fork of the process that loaded a runtime which does not survive forks.
+            Telling both processes.
         """
         if self.lost:
             raise RuntimeError(self.lost)
+
+    def call(self, function: str, *arguments: Any) -> int:
+        """Call a function of the header and return its status; see `check_process`."""
+        if self.lost:
+            self.check_process()
         return getattr(self.library, function)(*arguments)
 
     def text(self, status: int) -> str:
@@ -323,7 +331,9 @@ class ModulationPlan:
         """Refuse, with a ValueError: the portable interface is dense."""
         return self._backend.dense(coupling)
 
-    factors_sparse = modulate_sparse
+    def refuse_sparse(self, coupling: SparseCoupling) -> None:
+        """Refuse, with a ValueError, before a plan is bound to such a coupling."""
+        self._backend.dense(coupling)
 
 
 class BoundModulation:

@@ -97,20 +97,18 @@ def load(ffi: Any, signatures: dict[str, str]) -> Library:
     reason = probe()
     if reason is not None:
         raise Unavailable(reason)
-    with _lock:
-        if not _runtimes:
-            _runtimes.append(_open_runtime())
+    if not _runtimes:
+        _runtimes.append(_open_runtime())
     return Library(ffi, _runtimes[0], signatures)
 
 
 class _Runtime(NamedTuple):
     """A running Julia that has the module."""
 
-    thread: int
     evaluate_unchecked: Callable[[str], int]
 
     def evaluate(self, code: str) -> int:
-        _check_thread(self.thread)
+        _check_thread()
         return self.evaluate_unchecked(code)
 
 
@@ -123,23 +121,24 @@ class _Installation(NamedTuple):
 
 
 _runtimes: list[_Runtime] = []
-_lock = threading.Lock()
+_thread = threading.local()  # has `runs_julia` in the thread that does; identifiers of threads are used again
 
 
-def _check_thread(thread: int) -> None:
-    if threading.get_ident() != thread:
-        raise RuntimeError("Julia runs in another thread and can be called from that one only")
+def _check_thread() -> None:
+    if not getattr(_thread, "runs_julia", False):
+        raise RuntimeError(
+            "Julia runs in the thread that called it first and answers to no other, "
+            "nor to any once that one has ended"
+        )
 
 
 def _function(ffi: Any, runtime: _Runtime, name: str, signature: str) -> Callable[..., Any]:
     """Return a function that refuses every other thread and is made at its first call."""
     pointer: Callable[..., Any] | None = None
-    own, get_ident = runtime.thread, threading.get_ident
 
     def call(*arguments: Any) -> Any:
         nonlocal pointer
-        if get_ident() != own:
-            _check_thread(own)
+        _check_thread()
         if pointer is None:
             pointer = ffi.cast(signature, runtime.evaluate(f"UInt(__spo_fast__.c_function(Val(:{name})))"))
         return pointer(*arguments)
@@ -156,8 +155,9 @@ def _open_runtime() -> _Runtime:
     if julia is None or not julia.jl_is_initialized():
         julia = _start(julia)
     elif threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("Julia runs already in this process and can be loaded from its main thread only")
-    runtime = _Runtime(threading.get_ident(), _evaluator(julia))
+        raise Unavailable("Julia runs already in this process and can be loaded from its main thread only")
+    _thread.runs_julia = True
+    runtime = _Runtime(_evaluator(julia))
     path = re.sub(r'([\\"$])', r"\\\1", str(sources("julia") / "src" / "SpoFast.jl"))
     runtime.evaluate(f'global __spo_fast__ = Base.include(Module(:__spo_fast__), "{path}"); UInt(0)')
     return runtime
@@ -240,12 +240,17 @@ def _asked(program: str) -> _Installation:
     command = [program, "--startup-file=no", "-e", _QUESTION]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise Unavailable(f"{program} cannot be run: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{program}, asked for its library, does not answer") from error
+    except OSError as error:
+        raise Unavailable(f"{program} cannot be run: {error.strerror}") from error
     lines = run.stdout.splitlines()
     if run.returncode != 0 or len(lines) != 3:
-        last = (run.stderr.splitlines() or ["nothing"])[-1]
-        raise Unavailable(f"{program}, asked for its library, says: {last}")
+        last = (run.stderr.splitlines() or ["nothing that Julia would"])[-1]
+        raise Unavailable(f"{program}, asked for its library, says {last}")
+    for path in lines[1:]:
+        if not os.path.isfile(path):  # Julia would end the process
+            raise Unavailable(f"{program} names {path}, which does not exist")
     return _Installation(*lines)
 
 

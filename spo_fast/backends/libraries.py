@@ -164,7 +164,13 @@ def file_name(name: str) -> str:
 
 
 def user_folder() -> Path:
-    """Return the folder for what this user builds; ``SPO_FAST_LIBRARY_DIR`` overrides the platform's own."""
+    """Return the folder for what this user builds; ``SPO_FAST_LIBRARY_DIR`` overrides the platform's own.
+
+    Raises
+    ------
+    Unavailable
+        If the user has no home.
+    """
     given = os.environ.get("SPO_FAST_LIBRARY_DIR")
     if given:
         return Path(given)
@@ -174,7 +180,12 @@ def user_folder() -> Path:
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "spo_fast"
+    folder = Path(os.path.expanduser(base), "spo_fast")
+    if not folder.is_absolute():
+        raise Unavailable(
+            "there is no home directory to keep a library in; SPO_FAST_LIBRARY_DIR may name a folder"
+        )
+    return folder
 
 
 def user_library(name: str) -> Path:
@@ -193,21 +204,28 @@ def _digest(name: str) -> str:
 
 
 def find(name: str) -> Path:
-    """Return the library of a backend, the installation's or the user's.
+    """Return the library of a backend: the user's, which was built on purpose, or the installation's.
 
     Raises
     ------
     Unavailable
         If there is none, or this processor cannot run it; the message is the reason.
     """
-    unsuited = ""
-    for place in (lambda: INSTALLED / file_name(name), lambda: user_library(name)):
-        path = place()
-        if path.is_file():
-            unsuited = _why_unsuited(path)
-            if not unsuited:
+    reasons = []
+    for place in (user_library, installed_library):
+        try:
+            path = place(name)
+            if path.is_file():
+                _check_level(path)
                 return path
-    raise Unavailable(unsuited or _why_missing(name))
+        except (OSError, Unavailable) as error:  # a folder that this user may not look into
+            reasons.append(str(error))
+    raise Unavailable(reasons[-1] if reasons else _why_missing(name))
+
+
+def installed_library(name: str) -> Path:
+    """Return where the installation keeps its build."""
+    return INSTALLED / file_name(name)
 
 
 def _why_missing(name: str) -> str:
@@ -219,12 +237,19 @@ def _why_missing(name: str) -> str:
     return f"not built; {program} is at {found}" if found else f"not built, and no {program} was found"
 
 
-def _why_unsuited(library: Path) -> str:
-    """Tell which instructions of a library this processor lacks; nothing where it has them all."""
+def _check_level(library: Path) -> None:
+    """Refuse a library with instructions that this processor lacks."""
     description = library.with_suffix(".json")
-    wanted = json.loads(description.read_text())["level"] if description.is_file() else None
-    missing = set(LEVELS.get(wanted or "", "").split()) - processor_features()
-    return f"{library} needs {', '.join(sorted(missing))}, which this processor lacks" if missing else ""
+    try:
+        wanted = json.loads(description.read_text(encoding="utf-8"))["level"]
+        needed = LEVELS[wanted].split() if wanted else []
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        raise Unavailable(
+            f"{description}, which describes the library beside it, is missing or damaged"
+        ) from error
+    missing = set(needed) - processor_features()
+    if missing:
+        raise Unavailable(f"{library} needs {', '.join(sorted(missing))}, which this processor lacks")
 
 
 # ---------------------------------------------------------------- toolchains
@@ -236,7 +261,7 @@ def toolchain(name: str) -> Path | None:
         *os.environ.get("PATH", "").split(os.pathsep),
         str(Path(sys.executable).parent),
         str(CHECKOUT / ".toolchains" / "bin"),
-        str(Path("~/.cargo/bin").expanduser()),
+        os.path.expanduser("~/.cargo/bin"),
         "/usr/local/go/bin",
     ]
     found = shutil.which(LANGUAGES[name].program, path=os.pathsep.join(folders))
@@ -266,13 +291,23 @@ def build(name: str, target: Path | None = None) -> Path:
     Unavailable
         If the toolchain is missing or fails, with the end of what it said.
     """
+    if name == "julia":
+        raise ValueError(
+            "julia needs no building: its program is looked for on PATH, or named by SPO_FAST_JULIA"
+        )
     if name not in LANGUAGES:
         raise ValueError(f"name must be one of {', '.join(LANGUAGES)}, got {name!r}")
     target = target or user_library(name)
     program = toolchain(name)
     if program is None:
         raise Unavailable(f"building the {name} backend needs {LANGUAGES[name].program}, which was not found")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "SPO_FAST_LIBRARY_DIR may name another"
+        raise Unavailable(
+            f"the {name} library cannot be put into {target.parent}: {error.strerror}; {hint}"
+        ) from error
     with _locked(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         language, fresh = LANGUAGES[name], Path(scratch, file_name(name))
         for command in language.commands(str(program), sources(name), fresh, Path(scratch)):

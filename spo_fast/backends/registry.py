@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from importlib import import_module
 from importlib.util import find_spec
@@ -31,6 +32,16 @@ _loaded: dict[str, Any] = {}  # modules, and what stands for one where a library
 _failures: dict[str, str] = {}
 _default: list[Any] = []
 _lock = threading.RLock()
+
+
+def _unlock() -> None:
+    """A child does not have the thread that may have held the lock when it was forked."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def backends() -> dict[str, str]:
@@ -149,7 +160,7 @@ def _probe(name: str) -> str | None:
     if name == "julia":
         from spo_fast.backends import julia
 
-        return julia.probe()
+        return julia.probe() or _failures.get(name)
     from spo_fast.backends import libraries
 
     try:

@@ -118,6 +118,8 @@ def test_sparse_coupling_is_refused_by_name(name, rng):
     with pytest.raises(ValueError, match=message):
         spo_fast.modulate(knm, np.zeros(5), backend=name)
     with pytest.raises(ValueError, match=message):
+        spo_fast.Modulator(knm, backend=name)
+    with pytest.raises(ValueError, match=message):
         spo_fast.simulate(np.zeros(5), 1.0, knm, dt=0.1, n_steps=1, backend=name)
 
 

@@ -60,11 +60,12 @@ def test_a_library_is_built_found_and_described(places):
     assert not [path for path in built.parent.iterdir() if path.is_dir()]  # nothing is left lying about
 
 
-def test_what_came_with_the_package_is_preferred(places):
+def test_what_the_user_built_is_preferred(places):
+    """Else a library of the installation that does not work could not be replaced."""
     cargo(places, GOOD)
-    libraries.build("rust")
-    own = libraries.INSTALLED / libraries.file_name("rust")
+    own = libraries.installed_library("rust")
     assert libraries.build("rust", own) == libraries.find("rust") == own
+    assert libraries.build("rust") == libraries.find("rust") == libraries.user_library("rust")
 
 
 def test_another_version_of_the_sources_does_not_meet_the_old_library(places):
@@ -136,7 +137,7 @@ def test_a_processor_that_lacks_something_is_told(places, monkeypatch):
 
 def test_a_build_that_this_processor_can_run_replaces_one_that_it_cannot(places, monkeypatch):
     cargo(places, GOOD)
-    own = libraries.build("rust", libraries.INSTALLED / libraries.file_name("rust"))
+    own = libraries.build("rust", libraries.installed_library("rust"))
     own.with_suffix(".json").write_text(json.dumps({"level": "x86-64-v4"}))
     monkeypatch.setattr(libraries, "processor_features", lambda: {"avx2"})
     with pytest.raises(libraries.Unavailable, match="avx512bw"):
@@ -151,6 +152,43 @@ def test_the_level_is_the_best_that_the_processor_has(monkeypatch, best):
     assert libraries.level() == best
     monkeypatch.setattr(libraries.platform, "machine", lambda: "aarch64")
     assert libraries.level() is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"level": "armv9"}', '{"level": 4}', "\x00\xff", None])
+def test_a_damaged_description_is_told(places, text):
+    cargo(places, GOOD)
+    description = libraries.build("rust").with_suffix(".json")
+    description.write_text(text, encoding="latin-1") if text is not None else description.unlink()
+    with pytest.raises(libraries.Unavailable, match="describes the library beside it, is missing or damaged"):
+        libraries.find("rust")
+    assert "damaged" in registry.backends()["rust"]
+
+
+def test_a_folder_that_may_not_be_looked_into_is_a_reason(places, monkeypatch):
+    monkeypatch.setattr(Path, "is_file", lambda path: path.stat() and True)
+    monkeypatch.setattr(Path, "stat", lambda path: os.listdir("/proc/1/nothing"))
+    with pytest.raises(libraries.Unavailable, match="No such file"):
+        libraries.find("rust")
+
+
+def test_a_user_without_a_home_is_told(monkeypatch):
+    for name in ("XDG_CACHE_HOME", "SPO_FAST_LIBRARY_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(libraries.Unavailable, match=r"no home directory .* SPO_FAST_LIBRARY_DIR"):
+        libraries.user_folder()
+
+
+def test_a_place_that_cannot_be_written_to_is_told(places, monkeypatch):
+    cargo(places, GOOD)
+    monkeypatch.setenv("SPO_FAST_LIBRARY_DIR", "/dev/null")
+    with pytest.raises(libraries.Unavailable, match=r"cannot be put into /dev/null/rust-.*LIBRARY_DIR"):
+        libraries.build("rust")
+
+
+def test_julia_is_not_built():
+    with pytest.raises(ValueError, match="julia needs no building"):
+        libraries.build("julia")
 
 
 def test_an_unknown_language_is_refused():

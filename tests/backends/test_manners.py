@@ -190,13 +190,15 @@ if child == 0:
     os._exit(0 if good else 1)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(status, call() == expected)
+print(os.getpid())
 """
 
 
 def test_a_forked_child_works_or_is_told_why_not(name):
     out = run(name, FORK).splitlines()
+    parent = out.pop()
     if name in foreign.NO_FORKS:
-        assert f"backend {name!r} was loaded in process" in out[0]
+        assert f"backend {name!r} was loaded in process {parent} and cannot be used in its fork" in out[0]
         assert "does not survive a fork" in out[0] and "spawn" in out[0]
         assert out[1:] == ["3 True"]
     else:
@@ -242,6 +244,53 @@ def test_a_second_thread_works_or_is_told_why_not(name):
     else:
         assert out[0] == "True"
     assert out[1] == "True"
+
+
+def test_threads_that_come_and_go_are_not_taken_for_each_other(name):
+    out = run(
+        name,
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        for _ in range(4):
+            with ThreadPoolExecutor(1) as pool:
+                try:
+                    print(pool.submit(call).result() > 0.0)
+                except RuntimeError as error:
+                    print("thread" in str(error))
+        """,
+    )
+    assert out == "True\n" * 4
+
+
+def test_a_fork_while_another_thread_loads_a_backend_does_not_hang_the_child(name):
+    out = run(
+        name,
+        """
+        import os, signal, threading, time
+        import spo_fast.backends.foreign, spo_fast.backends.reference
+        from spo_fast.backends import registry
+        real = registry._module
+        started = threading.Event()
+
+        def slow(name):
+            started.set()
+            time.sleep(0.5)
+            return real(name)
+
+        registry._module = slow
+        thread = threading.Thread(target=call)
+        thread.start()
+        started.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            spo_fast.modulate(knm, theta, backend="numpy")
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        thread.join()
+        """,
+    )
+    assert out == "0\n"
 
 
 # ---------------------------------------------------------------- memory and arithmetic
