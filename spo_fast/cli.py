@@ -201,6 +201,13 @@ def _add_bench(commands: _Commands) -> None:
     bench.add_argument(
         "--first-calls", action="store_true", help="time each backend's first call in a process, too"
     )
+    bench.add_argument(
+        "--overhead", action="store_true", help="what modulation adds to a step, said three ways, instead"
+    )
+    bench.add_argument(
+        "--orchestrator-python", metavar="PATH", help="with --overhead: interpreter that has the orchestrator"
+    )
+    bench.add_argument("--plot", type=Path, metavar="PNG", help="with --overhead: picture of the steps")
     bench.set_defaults(run=_bench)
 
 
@@ -368,6 +375,9 @@ def _backends(options: argparse.Namespace) -> None:
 def _bench(options: argparse.Namespace) -> None:
     from spo_fast import bench
 
+    if options.overhead:
+        _overhead(options)
+        return
     result = bench.measure(
         options.sizes or bench.SIZES,
         options.backends,
@@ -375,6 +385,25 @@ def _bench(options: argparse.Namespace) -> None:
         first_calls=options.first_calls,
     )
     print(bench.to_json(result) if options.json else bench.table(result))
+
+
+def _overhead(options: argparse.Namespace) -> None:
+    from spo_fast import bench, files, overhead, plotting
+
+    if options.plot is not None:
+        plotting.require_matplotlib()
+        files.require_writable([options.plot])
+    if options.backends and len(options.backends) > 1:
+        raise ValueError(f"--overhead measures one backend, got {', '.join(options.backends)}")
+    rows = overhead.measure(
+        options.sizes or overhead.SIZES,
+        backend=options.backends[0] if options.backends else None,
+        rounds=options.rounds or bench.ROUNDS,
+        orchestrator=options.orchestrator_python,
+    )
+    print(overhead.to_json(rows) if options.json else overhead.table(rows), end="")
+    if options.plot is not None:
+        overhead.plot(rows).figure.savefig(options.plot, dpi=120)
 
 
 def _ablate(options: argparse.Namespace) -> None:

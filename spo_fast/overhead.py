@@ -1,0 +1,388 @@
+"""What modulation adds to a step, said three ways.
+
+(a) One ``modulate`` call against one step of the SCPN phase orchestrator, whose budget for it is ten percent.
+(b) A modulated step of this package against its own un-modulated one, beside the least time that this machine
+    needs for it: max(multiply-adds / peak rate, bytes of K / bandwidth) plus the attention.
+(c) How rarely K' may be made anew (``modulate_every=k``) for (b) to come under ten percent, and what that
+    costs: the largest change of the order parameter and of a phase over a thousand steps.
+
+Steps of both kinds alternate inside a round, as `spo_fast.bench` does it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from spo_fast import Modulator, backends, bench, datasets, simulate
+
+SIZES = (16, 64, 128, 256, 512, 1024)
+METHODS = ("euler", "rk4", "rk45")
+BUDGET = 0.10  # what modulation may add to a step
+ERROR_STEPS = 1000
+TRIES = 6  # of k, each a tenth larger than the one before: noise must not drive it off
+STAGES = {"euler": 1, "rk4": 4, "rk45": 6}  # evaluations of the right-hand side in a step
+D_MODEL = 8  # of the default projections
+DT = bench.DT
+
+# Public names of the other package alone, in an interpreter of its own.
+_ORCHESTRATOR = """
+import json, sys, time
+import numpy as np
+from scpn_phase_orchestrator.upde.engine import UPDEEngine
+
+def best(call, seconds={seconds}):
+    call()
+    found, end = 1e9, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        found = min(found, time.perf_counter() - start)
+    return found
+
+rng = np.random.default_rng(0)
+n = {n}
+upper = np.triu(rng.uniform(0.1, 1.0, (n, n)) / n, 1)
+knm, theta, omega = upper + upper.T, rng.uniform(0.0, 2.0 * np.pi, n), rng.normal(1.0, 0.1, n)
+alpha, times = np.zeros((n, n)), {{}}
+for method in {methods}:
+    engine = UPDEEngine(n, dt={dt}, method=method)
+    many = max(1, 20000 // n)
+    times[method] = [
+        best(lambda: engine.step(theta, omega, knm, 0.0, 0.0, alpha)),
+        best(lambda: engine.run(theta, omega, knm, 0.0, 0.0, alpha, many)) / many,
+    ]
+print(json.dumps(times))
+"""
+
+
+@dataclass(frozen=True)
+class Rarely:
+    """What ``modulate_every=k`` saves and costs.
+
+    Attributes
+    ----------
+    k : int
+        Steps for which K' is kept.
+    overhead : float
+        What is then added to an un-modulated step, relative to it.
+    radius, phase : float
+        Largest change of the order parameter, and of a phase in radians, within `ERROR_STEPS` steps, against
+        the run with ``modulate_every=1``.
+    """
+
+    k: int
+    overhead: float
+    radius: float
+    phase: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size and one method; times in seconds.
+
+    Attributes
+    ----------
+    n : int
+        Number of oscillators.
+    method : str
+        Integrator.
+    plain, modulated : bench.Timing
+        One step inside ``simulate``.
+    modulate, attention : bench.Timing
+        One call of a ``Modulator`` with ``out``, and of its ``factors``, which is the attention alone.
+    bound : float or None
+        Least time of a modulated step here; None without the native core.
+    rarely : Rarely
+        The smallest k that keeps the budget.
+    orchestrator_step, orchestrator_run : float or None
+        One un-modulated step of the other package through ``step``, and inside ``run``.
+    """
+
+    n: int
+    method: str
+    plain: bench.Timing
+    modulated: bench.Timing
+    modulate: bench.Timing
+    attention: bench.Timing
+    bound: float | None
+    rarely: Rarely
+    orchestrator_step: float | None = None
+    orchestrator_run: float | None = None
+
+    @property
+    def overhead(self) -> float:
+        """(b): what modulation adds to a step, relative to the un-modulated one."""
+        return self.modulated.minimum / self.plain.minimum - 1.0
+
+
+def measure(
+    sizes: Iterable[int] = SIZES,
+    methods: Iterable[str] = METHODS,
+    *,
+    backend: str | None = None,
+    rounds: int = bench.ROUNDS,
+    orchestrator: str | None = None,
+    sample_seconds: float = bench.SAMPLE_SECONDS,
+) -> list[Row]:
+    """Measure all three overheads.
+
+    Parameters
+    ----------
+    sizes : iterable of int
+        Numbers of oscillators.
+    methods : iterable of str
+        Integrators.
+    backend : str, optional
+        The fastest available by default.
+    rounds : int
+        Number of interleaved rounds.
+    orchestrator : str, optional
+        An interpreter that has the SCPN phase orchestrator; without it (a) is left out.
+    sample_seconds : float, s
+        What one sample aims to take.
+
+    Returns
+    -------
+    list of Row
+
+    Raises
+    ------
+    RuntimeError
+        If the other package cannot be run.
+    """
+    rows = []
+    for n in sizes:
+        theirs = _orchestrator(orchestrator, n, tuple(methods)) if orchestrator else {}
+        rows += [_row(n, method, backend, rounds, theirs, sample_seconds) for method in methods]
+    return rows
+
+
+def _row(
+    n: int, method: str, backend: str | None, rounds: int, theirs: dict[str, list[float]], seconds: float
+) -> Row:
+    knm, theta, _ = bench.problem(n)
+    modulator, out = Modulator(knm, backend=backend), np.empty_like(knm)
+
+    def repeated(call: Any) -> Any:
+        def run(repeats: int) -> None:
+            for _ in range(repeats):
+                call()
+
+        return run
+
+    operations = [
+        _steps(n, method, backend, None),
+        _steps(n, method, backend, 1),
+        repeated(lambda: modulator(theta, out)),
+        repeated(lambda: modulator.factors(theta)),
+    ]
+    plain, modulated, call, attention = bench.interleaved(operations, rounds, seconds)
+    step, run = theirs.get(method, (None, None))
+    rarely = _rarely(n, method, backend, modulated.minimum / plain.minimum - 1.0, rounds, seconds)
+    bound = _bound(n, method, attention.minimum)
+    return Row(n, method, plain, modulated, call, attention, bound, rarely, step, run)
+
+
+def _steps(n: int, method: str, backend: str | None, every: int | None) -> Any:
+    """An operation that takes steps; `every` None takes un-modulated ones."""
+    knm, theta, omega = bench.problem(n)
+    keywords: dict[str, Any] = {} if every is None else {"modulation": {}, "modulate_every": every}
+
+    def run(repeats: int) -> None:
+        steps = repeats if every is None else -(-repeats // every) * every
+        simulate(
+            theta, omega, knm, dt=DT, n_steps=steps, method=method, observe=(), backend=backend, **keywords
+        )
+
+    return run
+
+
+def _bound(n: int, method: str, attention: float) -> float | None:
+    """Least time of a modulated step: K is walked once a stage and symmetric pairs are visited once.
+
+    A pair costs d multiply-adds for its factor, one for the product and four for the sums of both rows; at
+    the later stages of a step K' may be there already, and an entry costs the two of an un-modulated step.
+    """
+    if backends()["cython"] != "available":
+        return None
+    peak, bandwidth = bench.peak_rate(), bench.read_bandwidth(n)
+    if peak is None or bandwidth is None:
+        return None
+    first = n * n * max((D_MODEL + 5) / 2 / peak, 8.0 / bandwidth)
+    return attention + first + (STAGES[method] - 1) * bench.step_bound(n, peak, bandwidth)
+
+
+def _rarely(n: int, method: str, backend: str | None, overhead: float, rounds: int, seconds: float) -> Rarely:
+    """Find the smallest k that keeps the budget: by division first, then a little more where that misses."""
+    k = max(1, math.ceil(overhead / BUDGET))
+    measured = overhead
+    for _ in range(TRIES):
+        plain, rare = bench.interleaved(
+            [_steps(n, method, backend, None), _steps(n, method, backend, k)], rounds, seconds
+        )
+        measured = rare.minimum / plain.minimum - 1.0
+        if measured <= BUDGET:
+            break
+        k += math.ceil(k / 10)
+    return Rarely(k, measured, *trajectory_error(k, n, method, backend))
+
+
+def trajectory_error(
+    k: int, n: int | None = None, method: str = "euler", backend: str | None = None
+) -> tuple[float, float]:
+    """Tell what ``modulate_every=k`` changes in a run of `ERROR_STEPS` steps.
+
+    Parameters
+    ----------
+    k : int
+        Steps for which K' is kept.
+    n : int, optional
+        Size of a random network; the 16-layer SCPN network without it.
+    method : str
+        Integrator.
+    backend : str, optional
+        The fastest available by default.
+
+    Returns
+    -------
+    radius, phase : float
+        Largest change of the order parameter, and of a phase at the end (radians), against
+        ``modulate_every=1``.
+    """
+    if n is None:
+        knm, theta = datasets.scpn16(), datasets.initial_phases(16, seed=1)
+        omega = datasets.natural_frequencies(16)
+    else:
+        knm, theta, omega = bench.problem(n)
+    given: dict[str, Any] = {"dt": DT, "n_steps": ERROR_STEPS, "method": method, "backend": backend}
+    often, rare = (
+        simulate(theta, omega, knm, modulation={}, modulate_every=every, **given) for every in (1, k)
+    )
+    assert often.R is not None
+    assert rare.R is not None
+    gap = np.abs(np.angle(np.exp(1j * (often.final - rare.final))))
+    return float(np.abs(often.R - rare.R).max()), float(gap.max())
+
+
+def _orchestrator(python: str, n: int, methods: tuple[str, ...]) -> dict[str, list[float]]:
+    """Seconds of a step of the other package, through ``step`` and inside ``run``, by method."""
+    program = _ORCHESTRATOR.format(n=n, methods=methods, dt=DT, seconds=0.3)
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise RuntimeError(f"the orchestrator could not be measured with {python}: {last}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---------------------------------------------------------------- what is shown
+
+_HEADINGS = (
+    "N",
+    "method",
+    "`modulate` / orchestrator's `step`",
+    "/ `run`",
+    "step, µs",
+    "modulated, µs",
+    "overhead",
+    "× bound",
+    "k for 10 %",
+    "overhead at k",
+    "ΔR",
+    "Δθ",
+)
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Lay the rows out in Markdown.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+        What `measure` returned.
+
+    Returns
+    -------
+    str
+    """
+    lines = [_HEADINGS, tuple("---" if h == "method" else "---:" for h in _HEADINGS), *map(_cells, rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    def share(time: float | None) -> str:
+        return "-" if time is None else f"{100.0 * row.modulate.minimum / time:.3g} %"
+
+    bound = "-" if row.bound is None else f"{row.modulated.minimum / row.bound:.2f}"
+    return (
+        str(row.n),
+        row.method,
+        share(row.orchestrator_step),
+        share(row.orchestrator_run),
+        f"{row.plain.minimum * 1e6:.3g}",
+        f"{row.modulated.minimum * 1e6:.4g}",
+        f"{100.0 * row.overhead:.0f} %",
+        bound,
+        str(row.rarely.k),
+        f"{100.0 * row.rarely.overhead:.1f} %",
+        f"{row.rarely.radius:.1e}",
+        f"{row.rarely.phase:.1e}",
+    )
+
+
+def to_json(rows: Iterable[Row]) -> str:
+    """Write the rows as JSON, times in seconds."""
+    data = {"rows": [asdict(row) for row in rows], "machine": bench.machine()}
+    return json.dumps(data, indent=1) + "\n"
+
+
+def plot(rows: Iterable[Row], ax: Any = None) -> Any:
+    """Draw the times of Euler steps against N: un-modulated, modulated, and the bound of the latter.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+        What `measure` returned.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    ImportError
+        If Matplotlib is not installed, naming the extra.
+    """
+    from spo_fast import plotting
+
+    plotting.require_matplotlib()
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        ax = plt.figure(figsize=(6.4, 4.4), layout="constrained").add_subplot()
+    chosen = [row for row in rows if row.method == "euler"]
+    n = [row.n for row in chosen]
+    lines: list[tuple[str, str, list[float | None]]] = [
+        ("o-", "modulated step", [row.modulated.minimum for row in chosen]),
+        ("^:", "its attention", [row.attention.minimum for row in chosen]),
+        ("k--", "bound of a modulated step", [row.bound for row in chosen]),
+        ("s-", "un-modulated step", [row.plain.minimum for row in chosen]),
+        ("x-", "orchestrator, un-modulated step in run", [row.orchestrator_run for row in chosen]),
+    ]
+    for style, label, seconds in lines:
+        known = [time * 1e6 for time in seconds if time is not None]
+        if len(known) == len(n):
+            ax.loglog(n, known, style, label=label)
+    ax.set_xticks(n, [str(size) for size in n])
+    ax.set(xlabel="oscillators N", ylabel="µs", title="An Euler step, one core")
+    ax.minorticks_off()
+    ax.legend(frameon=False)
+    return ax

@@ -1,0 +1,87 @@
+"""What modulation adds to a step: the arithmetic of the three figures, and the command that prints them."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from spo_fast import bench, cli, overhead
+
+QUICK = {"rounds": 1, "sample_seconds": 1e-4}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return overhead.measure([5], ["euler", "rk45"], backend="numpy", **QUICK)
+
+
+def timing(seconds):
+    return bench.Timing(seconds, seconds)
+
+
+def a_row(**changes):
+    values = {
+        "n": 16, "method": "euler", "plain": timing(1e-6), "modulated": timing(4e-6),
+        "modulate": timing(2e-6), "attention": timing(1e-6), "bound": 2e-6,
+        "rarely": overhead.Rarely(30, 0.09, 1e-3, 2e-3),
+        "orchestrator_step": 200e-6, "orchestrator_run": 4e-6,
+    }  # fmt: skip
+    return overhead.Row(**(values | changes))
+
+
+def test_rows_hold_what_was_measured(rows):
+    assert [(row.n, row.method) for row in rows] == [(5, "euler"), (5, "rk45")]
+    for row in rows:
+        assert row.overhead == row.modulated.minimum / row.plain.minimum - 1.0
+        assert row.rarely.k >= 1 and 0.0 <= row.rarely.radius <= 1.0 and 0.0 <= row.rarely.phase <= np.pi
+        assert row.orchestrator_step is None
+
+
+def test_the_table_says_percentages_of_the_other_step():
+    cells = overhead.table([a_row()]).splitlines()[2].split(" | ")
+    assert cells[2:8] == ["1 %", "50 %", "1", "4", "300 %", "2.00"]
+    assert overhead.table([a_row(bound=None, orchestrator_step=None)]).count(" | - |") == 2
+
+
+def test_json_holds_everything(rows):
+    data = json.loads(overhead.to_json(rows))
+    assert data["rows"][1]["method"] == "rk45"
+    assert data["machine"]["numpy"] == np.__version__
+
+
+def test_modulating_at_every_step_changes_nothing():
+    assert overhead.trajectory_error(1, 6, "rk4") == (0.0, 0.0)
+    assert overhead.trajectory_error(1) == (0.0, 0.0)
+
+
+def test_keeping_the_coupling_longer_costs_more():
+    short, long = (overhead.trajectory_error(k)[0] for k in (2, 16))
+    assert 0.0 < short < long < 0.1
+
+
+def test_the_bound_adds_the_attention_to_the_walk_over_the_coupling(monkeypatch):
+    if overhead._bound(16, "euler", 0.0) is None:
+        pytest.skip("the C core, which measures the machine, is not built")
+    monkeypatch.setattr(bench, "peak_rate", lambda: 1e9)
+    monkeypatch.setattr(bench, "read_bandwidth", lambda n: 1e12)
+    assert overhead._bound(10, "euler", 1e-6) == pytest.approx(1e-6 + 650e-9)
+    assert overhead._bound(10, "rk4", 1e-6) == pytest.approx(1e-6 + 650e-9 + 3 * 200e-9)
+
+
+def test_an_interpreter_without_the_orchestrator_is_told():
+    with pytest.raises(RuntimeError, match=r"orchestrator could not be measured with .*No module named"):
+        overhead.measure([4], ["euler"], orchestrator=sys.executable, **QUICK)
+
+
+def test_the_command_prints_and_draws(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(overhead, "measure", lambda *given, **options: [a_row(), a_row(n=64, bound=None)])
+    picture = tmp_path / "steps.png"
+    assert cli.main(["bench", "--overhead", "--plot", str(picture)]) == 0
+    assert capsys.readouterr().out.startswith("| N | method |")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert cli.main(["bench", "--overhead", "--backends", "numba,cython"]) == cli.FAILURE
+    assert "one backend" in capsys.readouterr().err
