@@ -46,6 +46,8 @@ class ModulationParameters:
         Projections of the phase embedding, C order.
     w_o : ndarray, shape (d, d)
         Output projection, C order.
+    algorithm : str
+        How a run is to compute it where there is a choice.
     """
 
     n_heads: int
@@ -57,6 +59,7 @@ class ModulationParameters:
     w_k: np.ndarray
     w_v: np.ndarray
     w_o: np.ndarray
+    algorithm: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

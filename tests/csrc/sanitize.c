@@ -97,8 +97,8 @@ static void fuzz_modulate(int64_t n) {
     check(finite_all(n * n, out) && (m.parameters.lambda == 0 || symmetric(n, out)), "modulated matrix", n);
     int32_t traits = 0;
     check(spo_core_scan(n, knm, &traits) == SPO_OK, "scan", n);
-    double *scratch = room(spo_core_modulation_scratch(n, &m.parameters));
-    check(spo_core_factors(n, knm, traits, theta, &m.parameters, scratch, square, factors) == SPO_OK,
+    double *scratch = room(spo_core_modulation_scratch(n, &m.parameters, NULL));
+    check(spo_core_factors(n, knm, traits, theta, &m.parameters, NULL, scratch, square, factors) == SPO_OK,
           "factors", n);
     check(finite_all(n * shape[1], factors), "finite factors", n);
     if (n > 1) {
@@ -197,9 +197,9 @@ static void fuzz_sparse(int64_t n) {
     spo_state state = {theta, out, 0.0, 0.05, 0}, edge_state = {other, data, 0.0, 0.05, 0};
     check(spo_kuramoto_run(&network, &integrator, &state, 2, NULL) == SPO_OK, "dense run", n);
     network.knm = k.data;
-    double *work = room(spo_core_run_scratch(&network, &sparse, integrator.method));
-    check(spo_core_prepare(&network, &sparse, integrator.method, work) == SPO_OK, "preparation", n);
-    check(spo_core_run(&network, &sparse, &integrator, &edge_state, 2, NULL, work) == SPO_OK, "sparse run",
+    double *work = room(spo_core_run_scratch(&network, &sparse, NULL, integrator.method));
+    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, work) == SPO_OK, "preparation", n);
+    check(spo_core_run(&network, &sparse, &integrator, NULL, &edge_state, 2, NULL, work) == SPO_OK, "sparse run",
           n);
     for (int64_t i = 0; i < n; ++i) error = fmax(error, fabs(sin(0.5 * (theta[i] - other[i]))));
     check(error < 1e-12, "parity of sparse and dense runs", n);
@@ -222,9 +222,9 @@ static void fuzz_members(int64_t n) {
     const spo_network network = {n, omega, knm, uniform(0, 1) < 0.5 ? alpha : NULL, 0.2, 0.1, 0.5, NULL, 1};
     const spo_integrator integrator = {(int64_t)uniform(0, 2), 0.05, 0, 0};
     const spo_record record = {1, states, t, r, psi, seen};
-    double *scratch = room(spo_core_run_scratch(&network, NULL, integrator.method)),
+    double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method)),
            *block = room(spo_core_members_room(n));
-    check(spo_core_prepare(&network, NULL, integrator.method, scratch) == SPO_OK, "preparation", n);
+    check(spo_core_prepare(&network, NULL, NULL, integrator.method, scratch) == SPO_OK, "preparation", n);
     memcpy(single, theta, (size_t)n * sizeof(double));
     if (members > 1 && n > 0) omega[n] = INFINITY;
     spo_ensemble all = {members, 0, omega, theta, status, taken};

@@ -1,0 +1,419 @@
+/* Attention over phases through order parameters (see csrc/daido.c for the series): per call O(N B) work
+ * and no exponential but that of each oscillator's own logit.
+ *
+ *   harmonics     z_k = exp(i k theta) of each oscillator, kept for the outputs, and Z_k = sum z_k
+ *   moments       of 1 and of the d_h values of each head: v is a trigonometric polynomial of degree d / 2, so its
+ *                 moments are combinations of neighbouring Z
+ *   coefficients  Y = C Z for each head and field: the fields' Fourier coefficients in the query
+ *   outputs       sum_a phi_a(theta_i) Y_a: numerator and denominator, as if every oscillator saw all, itself too
+ *
+ * What a query must not see is taken away again: its own term, and the exponentials of K's missing edges. Lanes are
+ * queries in the first and last stage, harmonics in between.
+ *
+ * Errors. exp(s - shift) is at most 1, so the sums carry an absolute error, of which the plan knows the scale: a
+ * rounding of each product C_ab Z_b, and the tail of the series. Where what is left of a row's sum is small against it (a
+ * query far from every key, a row that consists of its own term) or where O itself is small, the row is
+ * done again directly, in blocks of lanes.
+ *
+ * A perturbation common to all harmonics of an oscillator is harmless, for it is one of its phase; z_k is a
+ * product of z_8^a and z_b with b < 8, both from sines and cosines of their own, so that errors do not grow
+ * with k beyond a few units in the last place.
+ *
+ * Evaluation on a grid with interpolation (non-uniform FFT) would save at most the outputs and half of the
+ * harmonics, some 1500 of 1800 multiply-adds an oscillator at the default widths, and cost 12 transforms of
+ * 256 points a call and 15 taps of 12 fields, with their weights, an oscillator (about 600). At N = 1024 the
+ * outputs take a twentieth of a call, at N = 8192 a hundredth, for K' is N^2: it is left out. */
+#include "../daido.h"
+
+#define CROWD SPO_CROWD
+#define ABREAST SPO_ABREAST
+/* Fields that go together: with the vectors abreast, twelve sums in flight. */
+#define FIELDS 3
+/* Standard deviations that the estimate of a rounding error is taken to be: each sum is of some hundred terms, and
+ * estimates must not fall short. */
+#define ROUNDINGS (4.0 * 0x1p-53)
+/* Errors of a unit output that are left to the moments. K' follows with at most twice that, relative to its
+ * largest entry. */
+#define UNIT_BUDGET 2e+14
+
+typedef struct {
+    double *phi;     /* harmonics, by crowd */
+    double *sums;    /* (harmonics, 2, SPO_PAD): lane sums of z_k */
+    double *z;       /* Re Z_k from z - d / 2 on, padded; Im Z_k `half` doubles on */
+    double *fields;  /* (1 + width, 2, reach padded): moments of one head */
+    double *y;       /* per head and field: blocks of SPO_ROWS cosine and SPO_ROWS sine coefficients */
+    double *values;  /* (1 + width, ABREAST, SPO_PAD) of each head: outputs of one pass */
+    double *error;   /* (n_heads): scale of the error of a head's sums */
+    int64_t half;    /* doubles of one part of z, and of the padding before it */
+    int64_t room;    /* doubles of one part of a field */
+} moments_room;
+
+static moments_room moments_layout(int64_t n, const spo_moments *plan, double *at) {
+    const int64_t width = plan->d_model / plan->n_heads, crowds = (n + CROWD - 1) / CROWD;
+    moments_room w;
+    w.half = plan->harmonics + 2 * spo_padded(plan->d_model);
+    w.room = plan->harmonics;
+    w.phi = at;
+    w.sums = w.phi + crowds * plan->harmonics * 2 * CROWD;
+    w.z = w.sums + plan->harmonics * 2 * SPO_PAD;
+    w.fields = w.z + 2 * w.half;
+    w.y = w.fields + (1 + width) * 2 * w.room;
+    w.values = w.y + (1 + width) * plan->lines;
+    w.error = w.values + plan->n_heads * (1 + width) * ABREAST * SPO_PAD;
+    return w;
+}
+
+INLINE void turn(vd c, vd s, vd c1, vd s1, vd *c2, vd *s2) {
+    *c2 = v_fma(c, c1, -(s * s1));
+    *s2 = v_fma(s, c1, c * s1);
+}
+
+/* Harmonics of one crowd, and their sums over its lanes added to the sums. Lanes past n hold zeros. */
+static vd crowd_harmonics(int64_t n, int64_t i0, int64_t harmonics, const double *theta, double *phi,
+                          double *sums) {
+    enum { VECTORS = CROWD / SPO_LANES, STEP = VECTORS < 4 ? VECTORS : 4 };
+    vd excess = {0};
+    for (int64_t v = 0; v < VECTORS; v += STEP) {
+        vd low[STEP][8][2], far[STEP][2], jump[STEP][2];
+        for (int u = 0; u < STEP; ++u) {
+            const int64_t i = i0 + (v + u) * SPO_LANES, left = n - i;
+            const vd phase =
+                left >= SPO_LANES ? v_load(theta + i) : v_load_first(theta + i, left > 0 ? left : 0);
+            const vi live = (vi)(V_IOTA < (double)left);
+            excess += phase - phase;
+            vd s, c;
+            v_sincos(phase, &s, &c);
+            low[u][1][0] = v_and(c, live), low[u][1][1] = v_and(s, live);
+            v_sincos(8.0 * phase, &s, &c);
+            jump[u][0] = v_and(c, live), jump[u][1] = v_and(s, live);
+            low[u][0][0] = v_and(v_set(1.0), live), low[u][0][1] = (vd){0};
+            for (int k = 2; k < 8; ++k)
+                turn(low[u][k / 2][0], low[u][k / 2][1], low[u][k - k / 2][0], low[u][k - k / 2][1],
+                     &low[u][k][0], &low[u][k][1]);
+            far[u][0] = low[u][0][0], far[u][1] = (vd){0};
+        }
+        for (int64_t k8 = 0; k8 < harmonics; k8 += 8) {
+            for (int k = 0; k < 8; ++k) {
+                double *line = phi + (k8 + k) * 2 * CROWD + v * SPO_LANES, *sum = sums + (k8 + k) * 2 * SPO_PAD;
+                vd c[STEP], s[STEP];
+                for (int u = 0; u < STEP; ++u) {
+                    turn(far[u][0], far[u][1], low[u][k][0], low[u][k][1], &c[u], &s[u]);
+                    v_store(line + u * SPO_LANES, c[u]);
+                    v_store(line + CROWD + u * SPO_LANES, s[u]);
+                }
+                for (int u = 1; u < STEP; ++u) c[0] += c[u], s[0] += s[u];
+                v_store(sum, v_load(sum) + c[0]);
+                v_store(sum + SPO_PAD, v_load(sum + SPO_PAD) + s[0]);
+            }
+            for (int u = 0; u < STEP; ++u)
+                turn(far[u][0], far[u][1], jump[u][0], jump[u][1], &far[u][0], &far[u][1]);
+        }
+    }
+    return excess;
+}
+
+/* All harmonics and Z. Not finite: returns 1. */
+static int order_moments(int64_t n, const spo_moments *plan, const double *theta, const moments_room *w) {
+    const int64_t count = plan->harmonics, margin = spo_padded(plan->d_model);
+    vd excess = {0};
+    memset(w->sums, 0, (size_t)(count * 2 * SPO_PAD) * sizeof(double));
+    for (int64_t i0 = 0; i0 < n; i0 += CROWD)
+        excess += crowd_harmonics(n, i0, count, theta, w->phi + i0 * 2 * count, w->sums);
+    double *re = w->z + margin, *im = re + w->half;
+    for (int64_t k = 0; k < count; ++k) {
+        re[k] = v_sum(v_load(w->sums + k * 2 * SPO_PAD));
+        im[k] = v_sum(v_load(w->sums + (k * 2 + 1) * SPO_PAD));
+    }
+    for (int64_t k = 1; k <= plan->d_model / 2; ++k) re[-k] = re[k], im[-k] = -im[k];
+    for (int64_t k = count; k < count + margin; ++k) re[k] = im[k] = 0;
+    return v_any(excess != 0.0);
+}
+
+/* Moments of 1 and of the values of head h, as its coefficients meet them. */
+static void head_moments(const spo_moments *plan, const spo_modulation *m, int64_t h, const moments_room *w) {
+    const int64_t d_model = m->d_model, width = d_model / m->n_heads, reach = plan->heads[h].reach;
+    const double *re = w->z + spo_padded(d_model), *im = re + w->half, *w_v = m->w_v + h * d_model * width;
+    double *out = w->fields;
+    memcpy(out, re, (size_t)reach * sizeof(double));
+    memcpy(out + w->room, im, (size_t)reach * sizeof(double));
+    for (int64_t e = 0; e < width; ++e) {
+        out += 2 * w->room;
+        for (int64_t b = 0; b < reach; b += SPO_LANES) {
+            vd cosine = {0}, sine = {0};
+            for (int64_t k = 1; k <= d_model / 2; ++k) {
+                const vd c = v_set(0.5 * w_v[(2 * k - 2) * width + e]), s = v_set(0.5 * w_v[(2 * k - 1) * width + e]);
+                const vd re_up = v_load(re + b + k), re_down = v_load(re + b - k);
+                const vd im_up = v_load(im + b + k), im_down = v_load(im + b - k);
+                cosine = v_fma(c, re_up + re_down, v_fma(s, im_up - im_down, cosine));
+                sine = v_fma(c, im_up + im_down, v_fma(s, re_down - re_up, sine));
+            }
+            v_store(out + b, cosine);
+            v_store(out + w->room + b, sine);
+        }
+    }
+}
+
+/* Error of a head's sums in units of its largest exponential: roundings of C_ab Z_b as they add up by chance,
+ * and what the series leave out. */
+static double head_error(const spo_head_series *head, double tail, const double *re, const double *im) {
+    double squares = 0, power = 0;
+    for (int64_t b = 0; b < head->reach; ++b) {
+        squares += head->weight[2 * b] * re[b] * re[b] + head->weight[2 * b + 1] * im[b] * im[b];
+        power += re[b] * re[b] + im[b] * im[b];
+    }
+    return ROUNDINGS * sqrt(squares) + tail * sqrt(power / (double)head->reach);
+}
+
+/* y = C times the moments of `fields` fields for one block of rows: every coefficient loaded serves all. */
+INLINE void multiply_block(const int fields, int64_t extent, const double *coefficient, const double *moments,
+                           int64_t room, double *y, int64_t line) {
+    enum { VECTORS = 2 * SPO_ROWS / SPO_LANES, CHUNK = VECTORS < 4 ? VECTORS : 4, CHAINS = VECTORS < 4 ? 2 : 1 };
+    for (int first = 0; first < VECTORS; first += CHUNK) {
+        vd sum[CHAINS][FIELDS][CHUNK];
+        for (int k = 0; k < CHAINS; ++k)
+            for (int f = 0; f < fields; ++f)
+                for (int v = 0; v < CHUNK; ++v) sum[k][f][v] = (vd){0};
+        const double *column = coefficient + first * SPO_LANES;
+        for (int64_t b = 0; b < extent; ++b, column += 4 * SPO_ROWS)
+            for (int k = 0; k < 2; ++k) {
+                vd factor[FIELDS];
+                for (int f = 0; f < fields; ++f) factor[f] = v_set(moments[(2 * f + k) * room + b]);
+                for (int v = 0; v < CHUNK; ++v) {
+                    const vd c = v_once(v_load(column + k * 2 * SPO_ROWS + v * SPO_LANES));
+                    for (int f = 0; f < fields; ++f)
+                        sum[k % CHAINS][f][v] = v_fma(c, factor[f], sum[k % CHAINS][f][v]);
+                }
+            }
+        for (int f = 0; f < fields; ++f)
+            for (int v = 0; v < CHUNK; ++v) {
+                const vd total = CHAINS == 2 ? sum[0][f][v] + sum[CHAINS - 1][f][v] : sum[0][f][v];
+                v_store(y + f * line + (first + v) * SPO_LANES, total);
+            }
+    }
+}
+
+/* Y of one head: (1 + width) fields of 2 SPO_ROWS blocks coefficients. */
+static void multiply_head(const spo_head_series *head, int64_t width, const moments_room *w, double *y) {
+    const int64_t line = 2 * SPO_ROWS * head->blocks;
+    const double *coefficient = head->coefficient;
+    for (int64_t j = 0; j < head->blocks; ++j) {
+        const int64_t extent = head->extent[j];
+        double *out = y + 2 * SPO_ROWS * j;
+        for (int64_t f = 0; f <= width; f += FIELDS) {
+            const double *moments = w->fields + f * 2 * w->room;
+            switch (width + 1 - f) {
+            case 1: multiply_block(1, extent, coefficient, moments, w->room, out + f * line, line); break;
+            case 2: multiply_block(2, extent, coefficient, moments, w->room, out + f * line, line); break;
+            default: multiply_block(3, extent, coefficient, moments, w->room, out + f * line, line);
+            }
+        }
+        coefficient += 4 * SPO_ROWS * extent;
+    }
+}
+
+/* out[field][vector] = sum_a phi_a Y_a for `fields` fields at `vectors` vectors of queries. */
+INLINE void evaluate(const int fields, const int vectors, int64_t blocks, const double *phi, const double *y,
+                     int64_t line, double *out) {
+    vd sum[FIELDS][ABREAST];
+    for (int f = 0; f < fields; ++f)
+        for (int v = 0; v < vectors; ++v) sum[f][v] = (vd){0};
+    for (int64_t j = 0; j < blocks; ++j, y += 2 * SPO_ROWS)
+        for (int r = 0; r < SPO_ROWS; ++r, phi += 2 * CROWD)
+            for (int k = 0; k < 2; ++k) {
+                vd factor[FIELDS];
+                for (int f = 0; f < fields; ++f) factor[f] = v_once(v_set(y[f * line + k * SPO_ROWS + r]));
+                for (int v = 0; v < vectors; ++v) {
+                    const vd x = v_load(phi + k * CROWD + v * SPO_LANES);
+                    for (int f = 0; f < fields; ++f) sum[f][v] = v_fma(x, factor[f], sum[f][v]);
+                }
+            }
+    for (int f = 0; f < fields; ++f)
+        for (int v = 0; v < vectors; ++v) v_store(out + (f * ABREAST + v) * SPO_PAD, sum[f][v]);
+}
+
+#define EVALUATE(FIELDS_, VECTORS_)                                                                          \
+    static __attribute__((noinline)) void evaluate_##FIELDS_##_##VECTORS_(                                   \
+        int64_t blocks, const double *phi, const double *y, int64_t line, double *out) {                     \
+        evaluate(FIELDS_, VECTORS_, blocks, phi, y, line, out);                                              \
+    }
+EVALUATE(1, 1)
+EVALUATE(1, 2)
+EVALUATE(1, 4)
+EVALUATE(2, 1)
+EVALUATE(2, 2)
+EVALUATE(2, 4)
+EVALUATE(3, 1)
+EVALUATE(3, 2)
+EVALUATE(3, 4)
+
+/* Sums of all fields of one head at up to ABREAST vectors of queries. */
+static void evaluate_head(const spo_head_series *head, int64_t width, int64_t vectors, const double *phi,
+                          const double *y, double *out) {
+    typedef void evaluator(int64_t, const double *, const double *, int64_t, double *);
+    static evaluator *const choices[3][3] = {{evaluate_1_1, evaluate_1_2, evaluate_1_4},
+                                             {evaluate_2_1, evaluate_2_2, evaluate_2_4},
+                                             {evaluate_3_1, evaluate_3_2, evaluate_3_4}};
+    const int64_t line = 2 * SPO_ROWS * head->blocks;
+    for (int64_t f = 0; f <= width; f += FIELDS) {
+        const int64_t fields = width + 1 - f < FIELDS ? width + 1 - f : FIELDS;
+        choices[fields - 1][vectors > 2 ? 2 : vectors - 1](head->blocks, phi, y + f * line, line,
+                                                           out + f * ABREAST * SPO_PAD);
+    }
+}
+
+/* sum_k series_k . (cos k theta, sin k theta) */
+INLINE vd trigonometric(int64_t degree, const double *series, const double *phi) {
+    vd even = v_set(series[0]), odd = {0};
+    for (int64_t k = 1; k <= degree; ++k) {
+        even = v_fma(v_load(phi + k * 2 * CROWD), v_set(series[2 * k]), even);
+        odd = v_fma(v_load(phi + k * 2 * CROWD + CROWD), v_set(series[2 * k + 1]), odd);
+    }
+    return even + odd;
+}
+
+/* What the direct rows and the missing edges need: features, queries, keys and values by oscillator. */
+typedef struct {
+    int64_t n, padded, d_model, width;
+    const double *knm;
+    double *x, *q, *k, *v, *longest, *y, *room;
+    int projected;
+} attention;
+
+static void project_all(const spo_modulation *m, const double *phi, int64_t count, attention *a) {
+    if (a->projected) return;
+    for (int64_t i = 0; i < a->padded; i += SPO_LANES) {
+        const double *crowd = phi + i / CROWD * CROWD * 2 * count + i % CROWD;
+        for (int64_t f = 0; f < a->d_model; ++f)
+            v_store(a->x + f * a->padded + i, v_load(crowd + (f / 2 + 1) * 2 * CROWD + f % 2 * CROWD));
+    }
+    for (int64_t h = 0; h < m->n_heads; ++h) {
+        const int64_t weights = h * a->d_model * a->width, rows = h * a->width * a->padded;
+        const double scale = LOG2_E / (sqrt((double)a->width) * m->temperature[h]);
+        a->longest[h] = project(a->padded, a->d_model, a->width, a->x, m->w_q + weights, m->w_k + weights,
+                                m->w_v + weights, scale, a->q + rows, a->k + rows, a->v + rows);
+    }
+    a->projected = 1;
+}
+
+static attention_head head_of(const attention *a, int64_t h) {
+    const int64_t rows = h * a->width * a->padded;
+    return (attention_head){a->n,         a->padded,     a->q + rows, a->k + rows,
+                            a->v + rows, a->longest[h], a->knm,      (double)a->n};
+}
+
+/* Takes the exponentials of the missing edges of block i0 from total and o. */
+static void subtract_absent(const attention *a, const uint64_t *absent, int64_t h, int64_t i0, vd shift,
+                            vd *total, vd *o) {
+    const attention_head head = head_of(a, h);
+    const int64_t words = (a->n + 63) / 64, left = a->n - i0;
+    const uint64_t *bits = absent + i0 / SPO_PAD * words;
+    for (int64_t word = 0; word < words; ++word)
+        for (uint64_t rest = bits[word]; rest; rest &= rest - 1) {
+            const int64_t j = 64 * word + __builtin_ctzll(rest);
+            const double *row = a->knm + j * a->n + i0;
+            const vd edges = left >= SPO_LANES ? v_load(row) : v_load_first(row, left);
+            vd t = -shift;
+            for (int64_t e = 0; e < a->width; ++e)
+                t = v_fma(v_load(head.q + e * head.stride + i0), v_set(head.k[e * head.stride + j]), t);
+            vd weight = v_and(v_exp2(v_max(t, v_set(LEAST_EXPONENT))), (vi)(edges == 0.0));
+            if (j >= i0 && j < i0 + SPO_LANES) weight = v_and(weight, v_but_lane(j - i0));
+            *total -= weight;
+            for (int64_t e = 0; e < a->width; ++e)
+                o[e] = v_fma(-weight, v_set(head.v[e * head.stride + j]), o[e]);
+        }
+}
+
+/* Keys that some query of the eight from i0 on does not see. */
+static int64_t absent_keys(int64_t n, const uint64_t *absent, int64_t i0) {
+    const int64_t words = (n + 63) / 64;
+    int64_t count = 0;
+    for (int64_t word = 0; word < words; ++word)
+        count += __builtin_popcountll(absent[i0 / SPO_PAD * words + word]);
+    return count;
+}
+
+/* The unit outputs of one vector of queries by the direct path. */
+static void direct_units(const spo_modulation *m, int masked, int64_t i0, const attention *a, double *unit) {
+    for (int64_t h = 0; h < m->n_heads; ++h) {
+        const attention_head head = head_of(a, h);
+        attend_block(&head, a->width, masked, i0, (vd *)a->room, a->y + h * a->width * SPO_LANES);
+    }
+    unit_outputs(a->d_model, a->padded, a->y, m->w_o, unit + i0);
+}
+
+/* Unit outputs of vector v of a pass from the sums in w->values. Returns 0 where they cannot be trusted. */
+static int finish(const spo_moments *plan, const spo_modulation *m, const moments_room *w, const uint64_t *absent,
+                  int64_t v, int64_t i0, const double *phi, const attention *a, double *unit) {
+    const int64_t d_model = m->d_model, width = a->width;
+    vd bound = {0};
+    vi bad = {0};
+    vd *o = (vd *)a->room;
+    for (int64_t h = 0; h < m->n_heads; ++h) {
+        const spo_head_series *head = plan->heads + h;
+        const double *values = w->values + (h * (1 + width) * ABREAST + v) * SPO_PAD;
+        const double *w_v = m->w_v + h * d_model * width;
+        const vd all = v_load(values);
+        const vd own = v_exp2(v_max(trigonometric(d_model, head->self, phi), v_set(LEAST_EXPONENT)));
+        vd total = all - own;
+        for (int64_t e = 0; e < width; ++e) {
+            vd value = {0};
+            for (int64_t f = 0; f < d_model; ++f)
+                value = v_fma(v_load(phi + (f / 2 + 1) * 2 * CROWD + f % 2 * CROWD), v_set(w_v[f * width + e]), value);
+            o[e] = v_fma(-own, value, v_load(values + (1 + e) * ABREAST * SPO_PAD));
+        }
+        if (absent)
+            subtract_absent(a, absent, h, i0, trigonometric(d_model, head->shift, phi), &total, o);
+        const vd share = 1.0 / total;
+        bad |= ~(vi)(total > 0.0);
+        bound = v_fma(v_set(head->gain) * share, v_fma(v_set(ROUNDINGS), all, v_set(w->error[h])), bound);
+        for (int64_t e = 0; e < width; ++e) v_store(a->y + (h * width + e) * SPO_LANES, o[e] * share);
+    }
+    const vd length = unit_outputs(d_model, a->padded, a->y, m->w_o, unit + i0);
+    bad |= ~(vi)(bound <= UNIT_BUDGET * length);
+    return !v_any(bad & (vi)(V_IOTA < (double)(a->n - i0)));
+}
+
+/* Unit outputs (d_model, padded) of all oscillators through order parameters. K has a symmetric pattern, of which absent
+ * tells the missing edges (NULL: none), and there is no band. */
+static int32_t units_moments(int64_t n, const double *knm, const double *theta, const spo_modulation *m,
+                             const spo_moments *plan, const uint64_t *absent, int64_t *redone, double *scratch,
+                             double **unit) {
+    const int64_t padded = spo_padded(n), d_model = m->d_model, width = d_model / m->n_heads;
+    const int64_t lines = d_model * padded, count = plan->harmonics;
+    double *x = spo_aligned(scratch), *u = x + 4 * lines, *rest = u + lines;
+    attention a = {n, padded, d_model, width, knm, x, x + lines, x + 2 * lines, x + 3 * lines, NULL, NULL, NULL, 0};
+    a.longest = rest;
+    a.y = a.longest + spo_padded(m->n_heads);
+    a.room = a.y + d_model * SPO_PAD;
+    const moments_room w = moments_layout(n, plan, a.room + 2 * width * SPO_PAD);
+    if (order_moments(n, plan, theta, &w)) return SPO_NONFINITE_PHASE;
+    double *y = w.y;
+    for (int64_t h = 0; h < m->n_heads; ++h) {
+        const double *re = w.z + spo_padded(d_model);
+        head_moments(plan, m, h, &w);
+        w.error[h] = head_error(plan->heads + h, plan->tail, re, re + w.half);
+        multiply_head(plan->heads + h, width, &w, y);
+        y += (1 + width) * 2 * SPO_ROWS * plan->heads[h].blocks;
+    }
+    if (absent) project_all(m, w.phi, count, &a);
+    for (int64_t i0 = 0; i0 < n; i0 += ABREAST * SPO_LANES) {
+        const double *phi = w.phi + i0 / CROWD * CROWD * 2 * count + i0 % CROWD;
+        const int64_t left = (n - i0 + SPO_LANES - 1) / SPO_LANES, vectors = left < ABREAST ? left : ABREAST;
+        y = w.y;
+        for (int64_t h = 0; h < m->n_heads; ++h) {
+            evaluate_head(plan->heads + h, width, vectors, phi, y,
+                          w.values + h * (1 + width) * ABREAST * SPO_PAD);
+            y += (1 + width) * 2 * SPO_ROWS * plan->heads[h].blocks;
+        }
+        for (int64_t v = 0; v < vectors; ++v) {
+            const int64_t i = i0 + v * SPO_LANES;
+            const int sparse = absent && 4 * absent_keys(n, absent, i) > 3 * n;
+            if (!sparse && finish(plan, m, &w, absent, v, i, phi + v * SPO_LANES, &a, u)) continue;
+            project_all(m, w.phi, count, &a);
+            direct_units(m, absent != NULL, i, &a, u);
+            if (redone && !sparse) *redone += n - i < SPO_LANES ? n - i : SPO_LANES;
+        }
+    }
+    *unit = u;
+    return SPO_OK;
+}
