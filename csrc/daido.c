@@ -274,7 +274,7 @@ static int fill_coefficients(const grid *g, spo_head_series *head) {
     for (int64_t j = 0; j < head->blocks; ++j) columns += head->extent[j];
     const int64_t doubles = 4 * SPO_ROWS * columns;
     head->coefficient = aligned_alloc(64, (size_t)doubles * sizeof(double) + 64);
-    head->weight = calloc((size_t)(2 * head->reach), sizeof(double));
+    head->weight = calloc((size_t)(2 * spo_padded(head->reach)), sizeof(double));
     if (!head->coefficient || !head->weight) return 0;
     double *out = head->coefficient;
     for (int64_t j = 0; j < head->blocks; ++j)
@@ -289,28 +289,18 @@ static int fill_coefficients(const grid *g, spo_head_series *head) {
                 out[2 * SPO_ROWS + r] = b ? scale * (-q[1] - p[1]) : 0.0;
                 out[3 * SPO_ROWS + r] = a && b ? scale * (q[0] - p[0]) : 0.0;
                 for (int k = 0; k < 2; ++k)
-                    head->weight[2 * b + k] += out[2 * k * SPO_ROWS + r] * out[2 * k * SPO_ROWS + r] +
+                    head->weight[k * spo_padded(head->reach) + b] += out[2 * k * SPO_ROWS + r] * out[2 * k * SPO_ROWS + r] +
                                                out[(2 * k + 1) * SPO_ROWS + r] * out[(2 * k + 1) * SPO_ROWS + r];
             }
     return 1;
 }
 
-/* 2 max |v| ||W_O|| of a head: numerator and denominator each move O by that much. */
-static double gain_of(const grid *g, const spo_modulation *m, int64_t h) {
+/* Frobenius norm of the rows of W_O that belong to a head. */
+static double gain_of(const spo_modulation *m, int64_t h) {
     const int64_t d = m->d_model, width = d / m->n_heads;
-    const double *w_v = m->w_v + h * d * width, *w_o = m->w_o + h * width * d;
-    double longest = 0, squares = 0;
-    for (int64_t i = 0; i < g->size; ++i) {
-        double length = 0;
-        for (int64_t e = 0; e < width; ++e) {
-            double value = 0;
-            for (int64_t a = 0; a < d; ++a) value += w_v[a * width + e] * g->x[i * d + a];
-            length += value * value;
-        }
-        longest = length > longest ? length : longest;
-    }
-    for (int64_t k = 0; k < width * d; ++k) squares += w_o[k] * w_o[k];
-    return 2 * sqrt(longest * squares);
+    double squares = 0;
+    for (int64_t k = h * width * d; k < (h + 1) * width * d; ++k) squares += m->w_o[k] * m->w_o[k];
+    return sqrt(squares);
 }
 
 static const char *const TOO_WIDE = "the spectrum of exp(logit) is too wide: the logits' range is too large";
@@ -342,7 +332,7 @@ static int32_t make_head(grid *g, const spo_modulation *m, int64_t h, spo_head_s
         release(g);
         if (!prepare(g, size, d)) return SPO_OUT_OF_MEMORY;
     }
-    head->gain = gain_of(g, m, h);
+    head->gain = gain_of(m, h);
     return fill_coefficients(g, head) ? SPO_OK : SPO_OUT_OF_MEMORY;
 }
 
@@ -399,7 +389,7 @@ int64_t spo_moments_room(int64_t n, const spo_moments *plan) {
            + fields * 2 * count                      /* moments of one head */
            + fields * plan->lines                    /* coefficients of all heads */
            + plan->n_heads * fields * SPO_ABREAST * SPO_PAD /* outputs of one pass */
-           + spo_padded(plan->n_heads);              /* their errors */
+           + spo_padded(plan->n_heads * fields);     /* their errors */
 }
 
 int32_t spo_core_moments_possible(int64_t n, const spo_modulation *m, int32_t traits) {

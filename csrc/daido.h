@@ -17,8 +17,8 @@ typedef struct spo_head_series {
                             * SPO_ROWS rows of cos a theta and SPO_ROWS of sin a theta */
     double *self;          /* (d_model + 1, 2): log2(e) (s(theta, theta) - shift(theta)), cosines and sines */
     double *shift;         /* (d_model + 1, 2): log2(e) shift(theta) */
-    double *weight;        /* (reach, 2): sum of squares of each column: what a rounding of its moment does */
-    double gain;           /* largest change of O by a relative change of this head's sums */
+    double *weight;        /* (2, padded reach): sum of squares of each column, cosines and sines */
+    double gain;           /* largest change of O by a change of this head's mean values */
 } spo_head_series;
 
 struct spo_moments {
