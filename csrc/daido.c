@@ -356,7 +356,7 @@ int32_t spo_core_moments_create(const spo_modulation *m, spo_moments **plan) {
         const int64_t keys = head->reach + m->d_model / 2, queries = head->blocks * SPO_ROWS;
         top = keys > top ? keys : top;
         top = queries > top ? queries : top;
-        p->lines += 2 * queries;
+        p->line = 2 * queries > p->line ? 2 * queries : p->line;
         for (int64_t j = 0; j < head->blocks; ++j) p->coefficients += 4 * SPO_ROWS * head->extent[j];
     }
     release(&g);
@@ -382,22 +382,56 @@ const char *spo_core_moments_refusal(const spo_moments *plan) { return plan->ref
 
 int64_t spo_moments_room(int64_t n, const spo_moments *plan) {
     const int64_t fields = 1 + plan->d_model / plan->n_heads, count = plan->harmonics;
-    const int64_t crowds = (n + SPO_CROWD - 1) / SPO_CROWD;
-    return crowds * count * 2 * SPO_CROWD            /* harmonics */
+    return 4 * ((n + SPO_CROWD - 1) / SPO_CROWD * SPO_CROWD) /* first harmonics */
+           + count * 2 * SPO_CROWD                   /* harmonics of one crowd */
            + count * 2 * SPO_PAD                     /* their sums, by lane */
            + 2 * (count + 2 * spo_padded(plan->d_model)) /* Z, with margins */
            + fields * 2 * count                      /* moments of one head */
-           + fields * plan->lines                    /* coefficients of all heads */
+           + plan->n_heads * fields * plan->line     /* coefficients of all heads */
            + plan->n_heads * fields * SPO_ABREAST * SPO_PAD /* outputs of one pass */
            + spo_padded(plan->n_heads * fields);     /* their errors */
 }
 
+/* What the paths cost, in multiply-adds of one lane. Fitted to calls at N = 64 ... 512 on AVX2 and AVX-512 (Sapphire
+ * Rapids, 2 vector multiply-adds a cycle); the two instruction sets differ by a fifth. */
+#define KEY_COST 21.0       /* an exponential of the direct path, */
+#define KEY_FIELD_COST 3.0  /* with its logit and sums for each number of a head */
+#define COEFFICIENT_COST 1.25
+#define FAR_COEFFICIENT_COST 3.0 /* where they do not fit a second-level cache */
+#define NEAR_COEFFICIENTS 131072
+#define OUTPUT_COST 1.1
+#define HARMONIC_COST 12.0
+#define HEAD_COST 120.0 /* own term and estimate of the error of one oscillator */
+#define CALL_COST 5e4
+
+/* Series of the default projections, which stand for others until their own are known. */
+#define TYPICAL_COEFFICIENTS 16000.0 /* of a head */
+#define TYPICAL_HARMONICS 80.0
+
+static double direct_cost(double pairs, double heads, double width) {
+    return pairs * heads * (KEY_COST + KEY_FIELD_COST * width);
+}
+
+static double moments_cost(double n, double heads, double width, double coefficients, double harmonics,
+                           double line) {
+    const double each = coefficients > NEAR_COEFFICIENTS ? FAR_COEFFICIENT_COST : COEFFICIENT_COST;
+    return CALL_COST + each * coefficients * (1 + width) +
+           n * (OUTPUT_COST * heads * (1 + width) * line + HARMONIC_COST * harmonics + HEAD_COST * heads);
+}
+
 int32_t spo_core_moments_possible(int64_t n, const spo_modulation *m, int32_t traits) {
-    const int banded = m->block_size >= 0 && m->block_size < n - 1;
-    return n >= 40 && !banded && (traits & SPO_SYMMETRIC_PATTERN);
+    const double heads = (double)m->n_heads, width = (double)m->d_model / heads, size = (double)n;
+    if (!(traits & SPO_SYMMETRIC_PATTERN) || (m->block_size >= 0 && m->block_size < n - 1)) return 0;
+    return direct_cost(size * size, heads, width) >
+           moments_cost(size, heads, width, TYPICAL_COEFFICIENTS * heads, TYPICAL_HARMONICS,
+                        2 * TYPICAL_HARMONICS);
 }
 
 int32_t spo_core_moments_pay(int64_t n, const spo_moments *plan, int64_t absent) {
-    (void)absent;
-    return n >= 40 && !plan->refusal;
+    const double heads = (double)plan->n_heads, width = (double)plan->d_model / heads, size = (double)n;
+    if (plan->refusal) return 0;
+    return direct_cost(size * size, heads, width) >
+           moments_cost(size, heads, width, (double)plan->coefficients, (double)plan->harmonics,
+                        (double)plan->line) +
+               direct_cost((double)(SPO_PAD * absent), heads, width);
 }

@@ -25,7 +25,7 @@ struct spo_moments {
     int64_t n_heads, d_model;
     int64_t harmonics;     /* kept of each oscillator, 0 ... harmonics - 1; a multiple of SPO_ROWS */
     int64_t coefficients;  /* of all heads */
-    int64_t lines;         /* harmonics a of all heads, cosines and sines */
+    int64_t line;          /* coefficients of one field: 2 SPO_ROWS for each block of the largest head */
     double tail;           /* bound of what the series leave out, where their largest value is 1 */
     const char *refusal;   /* why the series may not be used; NULL: they may */
     spo_head_series *heads;

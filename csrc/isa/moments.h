@@ -25,10 +25,15 @@
  * outputs take a twentieth of a call, at N = 8192 a hundredth, for K' is N^2: it is left out. */
 #include "../daido.h"
 
+/* Out of line: GCC 12 fails (gimple_expand_vec_cond_expr) on the sum of all of them, and a frame each is read better. */
+#define SPO_APART __attribute__((noinline))
+
 #define CROWD SPO_CROWD
 #define ABREAST SPO_ABREAST
-/* Fields that go together: with the vectors abreast, twelve sums in flight. */
+/* Fields that go together: with the vectors abreast, twelve sums in flight; twice that for the outputs where there are
+ * registers for it. */
 #define FIELDS 3
+#define TOGETHER (SPO_LANES == 8 ? 6 : 3)
 /* Crowds that are summed up before they join the total: equal phases round alike, and a chain of N additions would lose
  * N / 4 units in the last place. */
 #define CROWDS_SUMMED 16
@@ -41,28 +46,32 @@
 #define UNIT_BUDGET 3e-14
 
 typedef struct {
-    double *phi;     /* harmonics, by crowd */
+    double *first;   /* (4, stride): cos theta, sin theta, cos 8 theta, sin 8 theta */
+    double *phi;     /* harmonics of one crowd */
     double *sums;    /* (harmonics, 2, SPO_PAD): lane sums of z_k */
     double *z;       /* Re Z_k from z - d / 2 on, padded; Im Z_k `half` doubles on */
     double *fields;  /* (1 + width, 2, reach padded): moments of one head */
     double *y;       /* per head and field: blocks of SPO_ROWS cosine and SPO_ROWS sine coefficients */
     double *values;  /* (1 + width, ABREAST, SPO_PAD) of each head: outputs of one pass */
     double *error;   /* (n_heads, 1 + width): scale of the error of each sum */
+    int64_t stride;  /* oscillators, in whole crowds */
     int64_t half;    /* doubles of one part of z, and of the padding before it */
     int64_t room;    /* doubles of one part of a field */
 } moments_room;
 
 static moments_room moments_layout(int64_t n, const spo_moments *plan, double *at) {
-    const int64_t width = plan->d_model / plan->n_heads, crowds = (n + CROWD - 1) / CROWD;
+    const int64_t width = plan->d_model / plan->n_heads;
     moments_room w;
     w.half = plan->harmonics + 2 * spo_padded(plan->d_model);
     w.room = plan->harmonics;
-    w.phi = at;
-    w.sums = w.phi + crowds * plan->harmonics * 2 * CROWD;
+    w.stride = (n + CROWD - 1) / CROWD * CROWD;
+    w.first = at;
+    w.phi = w.first + 4 * w.stride;
+    w.sums = w.phi + plan->harmonics * 2 * CROWD;
     w.z = w.sums + plan->harmonics * 2 * SPO_PAD;
     w.fields = w.z + 2 * w.half;
     w.y = w.fields + (1 + width) * 2 * w.room;
-    w.values = w.y + (1 + width) * plan->lines;
+    w.values = w.y + plan->n_heads * (1 + width) * plan->line;
     w.error = w.values + plan->n_heads * (1 + width) * ABREAST * SPO_PAD;
     return w;
 }
@@ -72,25 +81,36 @@ INLINE void turn(vd c, vd s, vd c1, vd s1, vd *c2, vd *s2) {
     *s2 = v_fma(s, c1, c * s1);
 }
 
-/* Harmonics of one crowd, and their sums over its lanes added to the sums. Lanes past n hold zeros. */
-static vd crowd_harmonics(int64_t n, int64_t i0, int64_t harmonics, const double *theta, double *phi,
-                          double *sums) {
-    enum { VECTORS = CROWD / SPO_LANES, STEP = VECTORS < 4 ? VECTORS : 4 };
+/* exp(i theta) and exp(8 i theta) as four rows of `stride` numbers; zeros past n. Not finite: returns 1. */
+static SPO_APART int first_harmonics(int64_t n, int64_t stride, const double *theta, double *first) {
     vd excess = {0};
+    for (int64_t i = 0; i < stride; i += SPO_LANES) {
+        const int64_t left = n - i;
+        const vd phase = left >= SPO_LANES ? v_load(theta + i) : v_load_first(theta + i, left > 0 ? left : 0);
+        const vi live = (vi)(V_IOTA < (double)left);
+        excess += phase - phase;
+        for (int k = 0; k < 2; ++k) {
+            vd s, c;
+            v_sincos(k ? 8.0 * phase : phase, &s, &c);
+            v_store(first + 2 * k * stride + i, v_and(c, live));
+            v_store(first + (2 * k + 1) * stride + i, v_and(s, live));
+        }
+    }
+    return v_any(excess != 0.0);
+}
+
+/* Harmonics of one crowd, from its columns of the first ones: either kept in out or added up there, lane by lane. */
+INLINE void crowd_harmonics(const int kept, int64_t harmonics, int64_t stride, const double *first, double *out) {
+    enum { VECTORS = CROWD / SPO_LANES, STEP = VECTORS < 4 ? VECTORS : 4 };
     for (int64_t v = 0; v < VECTORS; v += STEP) {
         vd low[STEP][8][2], far[STEP][2], jump[STEP][2];
         for (int u = 0; u < STEP; ++u) {
-            const int64_t i = i0 + (v + u) * SPO_LANES, left = n - i;
-            const vd phase =
-                left >= SPO_LANES ? v_load(theta + i) : v_load_first(theta + i, left > 0 ? left : 0);
-            const vi live = (vi)(V_IOTA < (double)left);
-            excess += phase - phase;
-            vd s, c;
-            v_sincos(phase, &s, &c);
-            low[u][1][0] = v_and(c, live), low[u][1][1] = v_and(s, live);
-            v_sincos(8.0 * phase, &s, &c);
-            jump[u][0] = v_and(c, live), jump[u][1] = v_and(s, live);
-            low[u][0][0] = v_and(v_set(1.0), live), low[u][0][1] = (vd){0};
+            const double *own = first + (v + u) * SPO_LANES;
+            /* 1, or 0 past the last oscillator, without a comparison: (c^2 + s^2) rounded */
+            low[u][1][0] = v_load(own), low[u][1][1] = v_load(own + stride);
+            jump[u][0] = v_load(own + 2 * stride), jump[u][1] = v_load(own + 3 * stride);
+            const vd one = v_fma(low[u][1][0], low[u][1][0], low[u][1][1] * low[u][1][1]);
+            low[u][0][0] = (one + ROUNDER) - ROUNDER, low[u][0][1] = (vd){0};
             for (int k = 2; k < 8; ++k)
                 turn(low[u][k / 2][0], low[u][k / 2][1], low[u][k - k / 2][0], low[u][k - k / 2][1],
                      &low[u][k][0], &low[u][k][1]);
@@ -98,33 +118,43 @@ static vd crowd_harmonics(int64_t n, int64_t i0, int64_t harmonics, const double
         }
         for (int64_t k8 = 0; k8 < harmonics; k8 += 8) {
             for (int k = 0; k < 8; ++k) {
-                double *line = phi + (k8 + k) * 2 * CROWD + v * SPO_LANES, *sum = sums + (k8 + k) * 2 * SPO_PAD;
+                double *line = out + (k8 + k) * 2 * (kept ? CROWD : SPO_PAD);
                 vd c[STEP], s[STEP];
                 for (int u = 0; u < STEP; ++u) {
                     turn(far[u][0], far[u][1], low[u][k][0], low[u][k][1], &c[u], &s[u]);
-                    v_store(line + u * SPO_LANES, c[u]);
-                    v_store(line + CROWD + u * SPO_LANES, s[u]);
+                    if (!kept) continue;
+                    v_store(line + (v + u) * SPO_LANES, c[u]);
+                    v_store(line + CROWD + (v + u) * SPO_LANES, s[u]);
                 }
+                if (kept) continue;
                 for (int u = 1; u < STEP; ++u) c[0] += c[u], s[0] += s[u];
-                v_store(sum, v_load(sum) + c[0]);
-                v_store(sum + SPO_PAD, v_load(sum + SPO_PAD) + s[0]);
+                v_store(line, v_load(line) + c[0]);
+                v_store(line + SPO_PAD, v_load(line + SPO_PAD) + s[0]);
             }
             for (int u = 0; u < STEP; ++u)
                 turn(far[u][0], far[u][1], jump[u][0], jump[u][1], &far[u][0], &far[u][1]);
         }
     }
-    return excess;
 }
 
-/* All harmonics and Z. Not finite: returns 1. */
-static int order_moments(int64_t n, const spo_moments *plan, const double *theta, const moments_room *w) {
+static SPO_APART void keep_harmonics(int64_t harmonics, int64_t stride, const double *first, double *phi) {
+    crowd_harmonics(1, harmonics, stride, first, phi);
+}
+
+static SPO_APART void sum_harmonics(int64_t harmonics, int64_t stride, const double *first, double *sums) {
+    crowd_harmonics(0, harmonics, stride, first, sums);
+}
+
+/* Z. Not finite: returns 1. */
+static SPO_APART int order_moments(int64_t n, const spo_moments *plan, const double *theta,
+                                   const moments_room *w) {
     const int64_t count = plan->harmonics, margin = spo_padded(plan->d_model);
-    vd excess = {0};
-    memset(w->sums, 0, (size_t)(count * 2 * SPO_PAD) * sizeof(double));
     double *re = w->z + margin, *im = re + w->half;
+    if (first_harmonics(n, w->stride, theta, w->first)) return 1;
+    memset(w->sums, 0, (size_t)(count * 2 * SPO_PAD) * sizeof(double));
     memset(w->z, 0, (size_t)(2 * w->half) * sizeof(double));
     for (int64_t i0 = 0; i0 < n; i0 += CROWD) {
-        excess += crowd_harmonics(n, i0, count, theta, w->phi + i0 * 2 * count, w->sums);
+        sum_harmonics(count, w->stride, w->first + i0, w->sums);
         if (i0 / CROWD % CROWDS_SUMMED < CROWDS_SUMMED - 1 && i0 + CROWD < n) continue;
         for (int64_t k = 0; k < count; k += 2) {
             double sum[4];
@@ -136,11 +166,11 @@ static int order_moments(int64_t n, const spo_moments *plan, const double *theta
         memset(w->sums, 0, (size_t)(count * 2 * SPO_PAD) * sizeof(double));
     }
     for (int64_t k = 1; k <= plan->d_model / 2; ++k) re[-k] = re[k], im[-k] = -im[k];
-    return v_any(excess != 0.0);
+    return 0;
 }
 
 /* Moments of 1 and of the values of head h, as its coefficients meet them. */
-static void head_moments(const spo_moments *plan, const spo_modulation *m, int64_t h, const moments_room *w) {
+static SPO_APART void head_moments(const spo_moments *plan, const spo_modulation *m, int64_t h, const moments_room *w) {
     const int64_t d_model = m->d_model, width = d_model / m->n_heads, reach = plan->heads[h].reach;
     const double *re = w->z + spo_padded(d_model), *im = re + w->half, *w_v = m->w_v + h * d_model * width;
     double *out = w->fields;
@@ -209,9 +239,9 @@ INLINE void multiply_block(const int fields, int64_t extent, const double *coeff
     }
 }
 
-/* Y of one head: (1 + width) fields of 2 SPO_ROWS blocks coefficients. */
-static void multiply_head(const spo_head_series *head, int64_t width, const moments_room *w, double *y) {
-    const int64_t line = 2 * SPO_ROWS * head->blocks;
+/* Y of one head: (1 + width) lines of coefficients. */
+static SPO_APART void multiply_head(const spo_head_series *head, int64_t width, int64_t line, const moments_room *w,
+                          double *y) {
     const double *coefficient = head->coefficient;
     for (int64_t j = 0; j < head->blocks; ++j) {
         const int64_t extent = head->extent[j];
@@ -226,22 +256,33 @@ static void multiply_head(const spo_head_series *head, int64_t width, const mome
         }
         coefficient += 4 * SPO_ROWS * extent;
     }
+    const int64_t filled = 2 * SPO_ROWS * head->blocks;
+    for (int64_t f = 0; f <= width; ++f)
+        memset(y + f * line + filled, 0, (size_t)(line - filled) * sizeof(double));
 }
 
 /* out[field][vector] = sum_a phi_a Y_a for `fields` fields at `vectors` vectors of queries. */
-INLINE void evaluate(const int fields, const int vectors, int64_t blocks, const double *phi, const double *y,
-                     int64_t line, double *out) {
-    vd sum[FIELDS][ABREAST];
+INLINE void evaluate(const int fields, const int vectors, int64_t line, const double *phi, const double *y,
+                     double *out) {
+    vd sum[TOGETHER][ABREAST];
     for (int f = 0; f < fields; ++f)
         for (int v = 0; v < vectors; ++v) sum[f][v] = (vd){0};
-    for (int64_t j = 0; j < blocks; ++j, y += 2 * SPO_ROWS)
+    for (int64_t j = 0; j < line; j += 2 * SPO_ROWS)
         for (int r = 0; r < SPO_ROWS; ++r, phi += 2 * CROWD)
             for (int k = 0; k < 2; ++k) {
-                vd factor[FIELDS];
-                for (int f = 0; f < fields; ++f) factor[f] = v_once(v_set(y[f * line + k * SPO_ROWS + r]));
+                /* the smaller set in registers: with the sums all sixteen, or thirty, are taken */
+                vd x[ABREAST], factor[TOGETHER];
+                if (TOGETHER > ABREAST)
+                    for (int v = 0; v < vectors; ++v) x[v] = v_once(v_load(phi + k * CROWD + v * SPO_LANES));
+                for (int f = 0; f < fields; ++f) {
+                    factor[f] = v_once(v_set(y[f * line + j + k * SPO_ROWS + r]));
+                    if (TOGETHER > ABREAST)
+                        for (int v = 0; v < vectors; ++v) sum[f][v] = v_fma(x[v], factor[f], sum[f][v]);
+                }
+                if (TOGETHER > ABREAST) continue;
                 for (int v = 0; v < vectors; ++v) {
-                    const vd x = v_load(phi + k * CROWD + v * SPO_LANES);
-                    for (int f = 0; f < fields; ++f) sum[f][v] = v_fma(x, factor[f], sum[f][v]);
+                    x[v] = v_load(phi + k * CROWD + v * SPO_LANES);
+                    for (int f = 0; f < fields; ++f) sum[f][v] = v_fma(x[v], factor[f], sum[f][v]);
                 }
             }
     for (int f = 0; f < fields; ++f)
@@ -249,33 +290,34 @@ INLINE void evaluate(const int fields, const int vectors, int64_t blocks, const 
 }
 
 #define EVALUATE(FIELDS_, VECTORS_)                                                                          \
-    static __attribute__((noinline)) void evaluate_##FIELDS_##_##VECTORS_(                                   \
-        int64_t blocks, const double *phi, const double *y, int64_t line, double *out) {                     \
-        evaluate(FIELDS_, VECTORS_, blocks, phi, y, line, out);                                              \
+    static __attribute__((noinline)) void evaluate_##FIELDS_##_##VECTORS_(int64_t line, const double *phi,   \
+                                                                          const double *y, double *out) {    \
+        evaluate(FIELDS_, VECTORS_, line, phi, y, out);                                                      \
     }
-EVALUATE(1, 1)
-EVALUATE(1, 2)
-EVALUATE(1, 4)
-EVALUATE(2, 1)
-EVALUATE(2, 2)
-EVALUATE(2, 4)
-EVALUATE(3, 1)
-EVALUATE(3, 2)
-EVALUATE(3, 4)
+#define EVALUATE_ALL(FIELDS_) EVALUATE(FIELDS_, 1) EVALUATE(FIELDS_, 2) EVALUATE(FIELDS_, 4)
+EVALUATE_ALL(1)
+EVALUATE_ALL(2)
+EVALUATE_ALL(3)
+#if SPO_LANES == 8
+EVALUATE_ALL(6)
+#endif
 
-/* Sums of all fields of one head at up to ABREAST vectors of queries. */
-static void evaluate_head(const spo_head_series *head, int64_t width, int64_t vectors, const double *phi,
-                          const double *y, double *out) {
-    typedef void evaluator(int64_t, const double *, const double *, int64_t, double *);
-    static evaluator *const choices[3][3] = {{evaluate_1_1, evaluate_1_2, evaluate_1_4},
-                                             {evaluate_2_1, evaluate_2_2, evaluate_2_4},
-                                             {evaluate_3_1, evaluate_3_2, evaluate_3_4}};
-    const int64_t line = 2 * SPO_ROWS * head->blocks;
-    for (int64_t f = 0; f <= width; f += FIELDS) {
-        const int64_t fields = width + 1 - f < FIELDS ? width + 1 - f : FIELDS;
-        choices[fields - 1][vectors > 2 ? 2 : vectors - 1](head->blocks, phi, y + f * line, line,
-                                                           out + f * ABREAST * SPO_PAD);
-    }
+/* Sums of all fields at up to ABREAST vectors of queries. */
+static void evaluate_all(int64_t fields, int64_t vectors, int64_t line, const double *phi, const double *y,
+                         double *out) {
+    typedef void evaluator(int64_t, const double *, const double *, double *);
+#define CHOICES(FIELDS_) {evaluate_##FIELDS_##_1, evaluate_##FIELDS_##_2, evaluate_##FIELDS_##_4}
+    static evaluator *const some[3][3] = {CHOICES(1), CHOICES(2), CHOICES(3)};
+    const int64_t choice = vectors > 2 ? 2 : vectors - 1;
+    int64_t f = 0;
+#if SPO_LANES == 8
+    static evaluator *const six[3] = CHOICES(6);
+    for (; f + 6 <= fields; f += 6) six[choice](line, phi, y + f * line, out + f * ABREAST * SPO_PAD);
+#endif
+#undef CHOICES
+    for (; f < fields; f += FIELDS)
+        some[fields - f < FIELDS ? fields - f - 1 : FIELDS - 1][choice](line, phi, y + f * line,
+                                                                        out + f * ABREAST * SPO_PAD);
 }
 
 /* sum_k series_k . (cos k theta, sin k theta) */
@@ -296,13 +338,9 @@ typedef struct {
     int projected;
 } attention;
 
-static void project_all(const spo_modulation *m, const double *phi, int64_t count, attention *a) {
+static SPO_APART void project_all(const spo_modulation *m, const double *theta, attention *a) {
     if (a->projected) return;
-    for (int64_t i = 0; i < a->padded; i += SPO_LANES) {
-        const double *crowd = phi + i / CROWD * CROWD * 2 * count + i % CROWD;
-        for (int64_t f = 0; f < a->d_model; ++f)
-            v_store(a->x + f * a->padded + i, v_load(crowd + (f / 2 + 1) * 2 * CROWD + f % 2 * CROWD));
-    }
+    harmonics(a->n, a->padded, a->d_model, theta, a->x);
     for (int64_t h = 0; h < m->n_heads; ++h) {
         const int64_t weights = h * a->d_model * a->width, rows = h * a->width * a->padded;
         const double scale = LOG2_E / (sqrt((double)a->width) * m->temperature[h]);
@@ -359,7 +397,7 @@ static void direct_units(const spo_modulation *m, int masked, int64_t i0, const 
 }
 
 /* Unit outputs of vector v of a pass from the sums in w->values. Returns 0 where they cannot be trusted. */
-static int finish(const spo_moments *plan, const spo_modulation *m, const moments_room *w, const uint64_t *absent,
+static SPO_APART int finish(const spo_moments *plan, const spo_modulation *m, const moments_room *w, const uint64_t *absent,
                   int64_t v, int64_t i0, const double *phi, const attention *a, double *unit) {
     const int64_t d_model = m->d_model, width = a->width;
     vd squares = {0};
@@ -410,28 +448,22 @@ static int32_t units_moments(int64_t n, const double *knm, const double *theta, 
     a.room = a.y + d_model * SPO_PAD;
     const moments_room w = moments_layout(n, plan, a.room + 2 * width * SPO_PAD);
     if (order_moments(n, plan, theta, &w)) return SPO_NONFINITE_PHASE;
-    double *y = w.y;
     for (int64_t h = 0; h < m->n_heads; ++h) {
         head_moments(plan, m, h, &w);
         head_errors(plan->heads + h, width, plan->tail, &w, w.error + h * (1 + width));
-        multiply_head(plan->heads + h, width, &w, y);
-        y += (1 + width) * 2 * SPO_ROWS * plan->heads[h].blocks;
+        multiply_head(plan->heads + h, width, plan->line, &w, w.y + h * (1 + width) * plan->line);
     }
-    if (absent) project_all(m, w.phi, count, &a);
+    if (absent) project_all(m, theta, &a);
     for (int64_t i0 = 0; i0 < n; i0 += ABREAST * SPO_LANES) {
-        const double *phi = w.phi + i0 / CROWD * CROWD * 2 * count + i0 % CROWD;
+        if (i0 % CROWD == 0) keep_harmonics(count, w.stride, w.first + i0, w.phi);
+        const double *phi = w.phi + i0 % CROWD;
         const int64_t left = (n - i0 + SPO_LANES - 1) / SPO_LANES, vectors = left < ABREAST ? left : ABREAST;
-        y = w.y;
-        for (int64_t h = 0; h < m->n_heads; ++h) {
-            evaluate_head(plan->heads + h, width, vectors, phi, y,
-                          w.values + h * (1 + width) * ABREAST * SPO_PAD);
-            y += (1 + width) * 2 * SPO_ROWS * plan->heads[h].blocks;
-        }
+        evaluate_all(m->n_heads * (1 + width), vectors, plan->line, phi, w.y, w.values);
         for (int64_t v = 0; v < vectors; ++v) {
             const int64_t i = i0 + v * SPO_LANES;
             const int sparse = absent && 4 * absent_keys(n, absent, i) > 3 * n;
             if (!sparse && finish(plan, m, &w, absent, v, i, phi + v * SPO_LANES, &a, u)) continue;
-            project_all(m, w.phi, count, &a);
+            project_all(m, theta, &a);
             direct_units(m, absent != NULL, i, &a, u);
             if (redone && !sparse) *redone += n - i < SPO_LANES ? n - i : SPO_LANES;
         }

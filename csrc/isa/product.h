@@ -1,62 +1,125 @@
 /* The matrix that the attention rescales: K'_ij = K_ij (1 + lambda / 2 + u_i . u_j) with u = sqrt(lambda / 2) unit
  * outputs, a rank-d Gram matrix plus a constant times K.
  *
- * The factor is computed once for each pair, on square tiles of lanes above the diagonal, and mirrored through a
- * transposition in registers: the result is exactly symmetric, and K is read on one side only. Four tiles
- * below one another go together, so that the mirrored rows are written in runs of four vectors. */
+ * The factor is computed once for each pair, on square tiles of lanes on and above the diagonal, and mirrored through a
+ * transposition in registers: the result is exactly symmetric, and K is read on one side only. Tiles lie on the cache
+ * lines of out where its rows do, so that each line is written once and whole; an entry's arithmetic does not
+ * depend on its place in a tile, nor therefore the result on the address of out. */
 
-/* Rows of tiles that go together, and columns of one pass. */
-#define STRIP 4
+/* Rows and columns of a block of tiles: a cache line. */
+#define BLOCK 8
+#define STRIP 8
 
-/* The symmetric part of K at row i + r of a tile: K itself when it is exactly symmetric. */
+
+
+
+
+
+
+
+
+
+
+
+
+typedef struct {
+    int64_t n, padded, d_model;
+    const double *knm, *u;
+    double base;
+    double *out;
+} product;
+
+/* The symmetric part of K: K itself when it is exactly symmetric. */
 INLINE vd mean_of(const int exact, vd a, vd mirror) { return exact ? a : 0.5 * a + 0.5 * mirror; }
 
-/* One tile of rows i ... and columns j ... >= i of K', and its mirror. */
-INLINE void product_tile(const int exact, const int64_t d_model, int64_t n, int64_t padded, const double *knm,
-                         const double *u, double base, int64_t i, int64_t j, double *out) {
-    vd factor[SPO_LANES], mirror[SPO_LANES];
-    for (int r = 0; r < SPO_LANES; ++r) factor[r] = v_set(base);
-    for (int64_t e = 0; e < d_model; ++e) {
-        const double *line = u + e * padded;
-        const vd column = v_once(v_load(line + j));
-        for (int r = 0; r < SPO_LANES; ++r) factor[r] = v_fma(v_set(line[i + r]), column, factor[r]);
+/* `wide` tiles side by side, rows i ... and columns j ..., and their mirrors. */
+INLINE void product_tiles(const product *p, const int exact, const int wide, const int64_t d_model, int64_t i,
+                          int64_t j) {
+    vd factor[2][SPO_LANES], mirror[SPO_LANES];
+    const int64_t n = p->n, padded = p->padded;
+    const double *row = p->u + i, *line = p->u + j, *source = p->knm + i * n + j;
+    double *direct = p->out + i * n + j, *mirrored = p->out + j * n + i;
+    for (int w = 0; w < wide; ++w)
+        for (int r = 0; r < SPO_LANES; ++r) factor[w][r] = v_set(p->base);
+    for (int64_t e = 0; e < d_model; ++e, row += padded, line += padded) {
+        vd column[2];
+        for (int w = 0; w < wide; ++w) column[w] = v_once(v_load(line + w * SPO_LANES));
+        for (int r = 0; r < SPO_LANES; ++r) {
+            const vd own = v_set(row[r]);
+            for (int w = 0; w < wide; ++w) factor[w][r] = v_fma(own, column[w], factor[w][r]);
+        }
     }
-    if (!exact) load_mirror(n, knm, i, j, mirror);
-    for (int r = 0; r < SPO_LANES; ++r) {
-        const int64_t at = (i + r) * n + j;
-        factor[r] *= mean_of(exact, v_load(knm + at), mirror[r]);
-        v_store(out + at, factor[r]);
+    for (int w = 0; w < wide; ++w) {
+        if (!exact) load_mirror(n, p->knm, i, j + w * SPO_LANES, mirror);
+        const double *at = source + w * SPO_LANES;
+        double *to = direct + w * SPO_LANES;
+        for (int r = 0; r < SPO_LANES; ++r, at += n, to += n) {
+            factor[w][r] *= mean_of(exact, v_load(at), mirror[r]);
+            v_store(to, factor[w][r]);
+        }
+        v_transpose(factor[w]);
+        for (int r = 0; r < SPO_LANES; ++r, mirrored += n) v_store(mirrored, factor[w][r]);
+    }
+}
+
+#define PRODUCT_TILES(NAME, EXACT, WIDE, D_MODEL)                                                            \
+    static __attribute__((noinline)) void NAME(const product *p, int64_t i, int64_t j) {                     \
+        product_tiles(p, EXACT, WIDE, D_MODEL, i, j);                                                        \
+    }
+PRODUCT_TILES(product_pair_8, 1, 2, 8)
+PRODUCT_TILES(product_one_8, 1, 1, 8)
+PRODUCT_TILES(product_pair, 1, 2, p->d_model)
+PRODUCT_TILES(product_one, 1, 1, p->d_model)
+PRODUCT_TILES(product_mean, 0, 1, p->d_model)
+
+/* A tile of fewer rows or columns. */
+static void product_edge(const product *p, int exact, int64_t i, int64_t rows, int64_t j, int64_t columns) {
+    vd factor[SPO_LANES] = {{0}};
+    for (int64_t r = 0; r < rows; ++r) {
+        vd below = {0};
+        factor[r] = v_set(p->base);
+        for (int64_t e = 0; e < p->d_model; ++e) {
+            const double *line = p->u + e * p->padded;
+            factor[r] = v_fma(v_set(line[i + r]), v_load_first(line + j, columns), factor[r]);
+        }
+        if (!exact)
+            for (int64_t c = 0; c < columns; ++c) below[c] = p->knm[(j + c) * p->n + i + r];
+        factor[r] *= mean_of(exact, v_load_first(p->knm + (i + r) * p->n + j, columns), below);
+        v_store_first(p->out + (i + r) * p->n + j, factor[r], columns);
     }
     v_transpose(factor);
-    for (int r = 0; r < SPO_LANES; ++r) v_store(out + (j + r) * n + i, factor[r]);
+    for (int64_t c = 0; c < columns; ++c) v_store_first(p->out + (j + c) * p->n + i, factor[c], rows);
 }
 
-/* One entry at a time: what no whole tile covers. The arithmetic is that of a lane. */
-static void product_rest(int exact, int64_t d_model, int64_t n, int64_t padded, const double *knm,
-                         const double *u, double base, int64_t i, int64_t low, int64_t high, double *out) {
-    for (int64_t j = low; j < high; j += SPO_LANES) {
-        const int64_t left = high - j < SPO_LANES ? high - j : SPO_LANES;
-        vd factor = v_set(base), below = {0};
-        for (int64_t e = 0; e < d_model; ++e)
-            factor = v_fma(v_set(u[e * padded + i]), v_load_first(u + e * padded + j, left), factor);
-        if (!exact)
-            for (int64_t k = 0; k < left; ++k) below[k] = knm[(j + k) * n + i];
-        factor *= mean_of(exact, v_load_first(knm + i * n + j, left), below);
-        v_store_first(out + i * n + j, factor, left);
-        for (int64_t k = 0; k < left; ++k) out[(j + k) * n + i] = factor[k];
-    }
+/* Rows i0 ... i1 - 1, of which there are few, against columns low ... high - 1. */
+static void product_edges(const product *p, int exact, int64_t i0, int64_t i1, int64_t low, int64_t high) {
+    for (int64_t i = i0; i < i1; i += SPO_LANES)
+        for (int64_t j = low; j < high; j += SPO_LANES)
+            product_edge(p, exact, i, i1 - i < SPO_LANES ? i1 - i : SPO_LANES, j,
+                         high - j < SPO_LANES ? high - j : SPO_LANES);
 }
 
-INLINE void product_all(const int exact, const int64_t d_model, int64_t n, int64_t padded, const double *knm,
-                        const double *u, double base, double *out) {
-    const int64_t whole = n - n % SPO_LANES;
-    for (int64_t i0 = 0; i0 < whole; i0 += STRIP * SPO_LANES) {
-        const int64_t end = i0 + STRIP * SPO_LANES < whole ? i0 + STRIP * SPO_LANES : whole;
-        for (int64_t j = i0; j < whole; j += SPO_LANES)
-            for (int64_t i = i0; i < end && i <= j; i += SPO_LANES)
-                product_tile(exact, d_model, n, padded, knm, u, base, i, j, out);
+/* Doubles from out to its next cache line, where all rows begin alike; else 0. */
+static int64_t rows_apart(int64_t n, const double *out) {
+    return n % BLOCK || n < 100 ? 0 : (int64_t)((64 - ((uintptr_t)out & 63)) / sizeof(double)) % BLOCK;
+}
+
+static void product_all(const product *p, int exact) {
+    typedef void tiles(const product *, int64_t, int64_t);
+    tiles *const one = !exact ? product_mean : p->d_model == 8 ? product_one_8 : product_one;
+    tiles *const pair = p->d_model == 8 ? product_pair_8 : product_pair;
+    const int64_t n = p->n, start = rows_apart(n, p->out), end = start + (n - start) / BLOCK * BLOCK;
+    product_edges(p, exact, 0, start, 0, n);
+    for (int64_t i0 = start; i0 < end; i0 += STRIP) {
+        const int64_t bottom = i0 + STRIP < end ? i0 + STRIP : end;
+        for (int64_t j = i0; j < end; j += 2 * SPO_LANES)
+            for (int64_t i = i0; i < bottom && i < j + 2 * SPO_LANES; i += SPO_LANES)
+                if (exact && j + 2 * SPO_LANES <= end)
+                    pair(p, i, j);
+                else
+                    for (int64_t k = j; k < j + 2 * SPO_LANES && k < end; k += SPO_LANES) one(p, i, k);
     }
-    for (int64_t i = whole; i < n; ++i) product_rest(exact, d_model, n, padded, knm, u, base, i, 0, i + 1, out);
+    product_edges(p, exact, end, n, start, n);
 }
 
 /* Rows of a band: only pairs within reach are scaled, the others are K's symmetric part. */
@@ -83,13 +146,10 @@ static void scale(int64_t n, const double *knm, int exact, const spo_modulation 
     const int64_t padded = spo_padded(n), d_model = modulation->d_model, reach = modulation->block_size;
     const double root = sqrt(0.5 * modulation->lambda), base = 1.0 + 0.5 * modulation->lambda;
     for (int64_t e = 0; e < d_model * padded; e += SPO_LANES) v_store(unit + e, root * v_load(unit + e));
+    const product p = {n, padded, d_model, knm, unit, base, out};
     if (reach >= 0 && reach < n - 1)
         product_band(exact, d_model, n, padded, reach, knm, unit, base, out);
-    else if (!exact)
-        product_all(0, d_model, n, padded, knm, unit, base, out);
-    else if (d_model == 8)
-        product_all(1, 8, n, padded, knm, unit, base, out);
     else
-        product_all(1, d_model, n, padded, knm, unit, base, out);
+        product_all(&p, exact);
     for (int64_t i = 0; i < n; ++i) out[i * n + i] = 0.0;
 }
