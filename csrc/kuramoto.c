@@ -128,7 +128,8 @@ int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integ
         malloc((size_t)spo_core_run_scratch(network, NULL, NULL, integrator->method) * sizeof(double));
     if (!scratch) return SPO_OUT_OF_MEMORY;
     int32_t status = spo_core_prepare(network, NULL, NULL, integrator->method, scratch);
-    if (status == SPO_OK) status = spo_core_run(network, NULL, integrator, NULL, state, n_steps, record, scratch);
+    if (status == SPO_OK)
+        status = spo_core_run(network, NULL, integrator, NULL, state, n_steps, record, scratch);
     free(scratch);
     return status;
 }

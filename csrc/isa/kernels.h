@@ -57,9 +57,11 @@ typedef struct spo_kernels {
     void (*transpose)(int64_t n, const double *knm, double *out);
     int32_t (*units)(int64_t n, const double *knm, int32_t traits, const double *theta,
                      const spo_modulation *modulation, double *scratch, double **unit);
-    int32_t (*units_moments)(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,
-                             const spo_moments *plan, const uint64_t *absent, int64_t *redone, double *scratch,
-                             double **unit);
+    int32_t (*units_moments)(int64_t n, const double *knm, const double *theta,
+                             const spo_modulation *modulation, const spo_moments *plan,
+                             const uint64_t *absent, int64_t *redone, double *scratch, double **unit);
+    int (*harmonic_sums)(int64_t n, int64_t count, const double *theta, double *first, double *sums,
+                         double *re, double *im);
     void (*scale)(int64_t n, const double *knm, int exact, const spo_modulation *modulation, double *unit,
                   double *out);
     int32_t (*units_sparse)(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,

@@ -1,26 +1,15 @@
-/* The matrix that the attention rescales: K'_ij = K_ij (1 + lambda / 2 + u_i . u_j) with u = sqrt(lambda / 2) unit
- * outputs, a rank-d Gram matrix plus a constant times K.
+/* The matrix that the attention rescales: K'_ij = K_ij (1 + lambda / 2 + u_i . u_j) with u = sqrt(lambda / 2)
+ * unit outputs, a rank-d Gram matrix plus a constant times K.
  *
- * The factor is computed once for each pair, on square tiles of lanes on and above the diagonal, and mirrored through a
- * transposition in registers: the result is exactly symmetric, and K is read on one side only. Tiles lie on the cache
- * lines of out where its rows do, so that each line is written once and whole; an entry's arithmetic does not
- * depend on its place in a tile, nor therefore the result on the address of out. */
+ * The factor is computed once for each pair, on square tiles of lanes on and above the diagonal, and mirrored
+ * through a transposition in registers: the result is exactly symmetric, and K is read on one side only.
+ * Tiles lie on the cache lines of out where its rows do, so that each line is written once and whole; an
+ * entry's arithmetic does not depend on its place in a tile, nor therefore the result on the address of out.
+ */
 
 /* Rows and columns of a block of tiles: a cache line. */
 #define BLOCK 8
 #define STRIP 8
-
-
-
-
-
-
-
-
-
-
-
-
 
 typedef struct {
     int64_t n, padded, d_model;
@@ -123,15 +112,16 @@ static void product_all(const product *p, int exact) {
 }
 
 /* Rows of a band: only pairs within reach are scaled, the others are K's symmetric part. */
-static void product_band(int exact, int64_t d_model, int64_t n, int64_t padded, int64_t reach, const double *knm,
-                         const double *u, double base, double *out) {
+static void product_band(int exact, int64_t d_model, int64_t n, int64_t padded, int64_t reach,
+                         const double *knm, const double *u, double base, double *out) {
     const double *source = knm;
     if (exact)
         memcpy(out, knm, (size_t)(n * n) * sizeof(double));
     else
         symmetrise(n, knm, out), source = out;
     for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = i > reach ? i - reach : 0, high = i + reach < n ? i + reach + 1 : n; j < high; j += SPO_LANES) {
+        for (int64_t j = i > reach ? i - reach : 0, high = i + reach < n ? i + reach + 1 : n; j < high;
+             j += SPO_LANES) {
             const int64_t left = high - j < SPO_LANES ? high - j : SPO_LANES;
             vd factor = v_set(base);
             for (int64_t e = 0; e < d_model; ++e)
