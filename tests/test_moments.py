@@ -123,8 +123,8 @@ def test_temperature_per_head(rng):
     assert worst(knm, theta, temperature=[0.4, 1.0, 3.0, 20.0]) <= BUDGET
 
 
-def test_bits_repeat_and_do_not_depend_on_addresses(rng, instruction_set):
-    n = 136
+@pytest.mark.parametrize("n", [136, 333, 400])
+def test_bits_repeat_and_do_not_depend_on_addresses(rng, n, instruction_set):
     knm, theta = symmetric(rng, n), phases(rng, n)
     moments = modulators(knm)[0]
     expected = moments(theta)
@@ -136,6 +136,23 @@ def test_bits_repeat_and_do_not_depend_on_addresses(rng, instruction_set):
         copy = np.empty(n * n + 16)[shift : shift + n * n].reshape(n, n)
         copy[:] = knm
         assert same_bits(spo_fast.modulate(copy, moved, algorithm="moments", backend="cython"), expected)
+
+
+@pytest.mark.parametrize("n", [7, 99, 136, 203, 330, 400])
+@pytest.mark.parametrize("d_model", [2, 8, 10])
+def test_coupling_is_its_unit_outputs_products(rng, n, d_model, instruction_set):
+    """Every way to write K', at every size."""
+    weights = spo_fast.default_projections(2 if d_model == 8 else 1, 1, d_model)
+    keywords = dict(zip(WEIGHTS, weights, strict=True)) | {"n_heads": len(weights[0]), "lambda_": 0.9}
+    knm, theta = symmetric(rng, n, low=-1.0), phases(rng, n)
+    nearly = knm.copy()
+    nearly[n - 1, 1] += 1e-13
+    for coupling in (knm, nearly):
+        modulator = spo_fast.Modulator(coupling, backend="cython", **keywords)
+        factors, result = modulator.factors(theta), modulator(theta)
+        mean = (coupling + coupling.T) / 2
+        np.testing.assert_allclose(result, mean * (1.45 + 0.45 * factors @ factors.T), rtol=0, atol=1e-14)
+        assert np.array_equal(result, result.T) and not result.diagonal().any()
 
 
 def test_nearly_symmetric_coupling(rng, instruction_set):

@@ -48,7 +48,6 @@ INLINE void load_mirror(int64_t n, const double *knm, int64_t i, int64_t j, vd m
 /* The common case: equal to its transpose bit for bit, and finite. One pass; tells whether an edge is
  * missing. */
 static int scan_exact(int64_t n, const double *knm, int *missing) {
-    const vi all = (vi)((vd){0} == 0.0);
     vi differs = {0}, zero = {0};
     vd excess = {0};
     const int64_t whole = n - n % SPO_LANES;
@@ -59,7 +58,9 @@ static int scan_exact(int64_t n, const double *knm, int *missing) {
             for (int r = 0; r < SPO_LANES; ++r) {
                 const vd a = v_load(knm + (i + r) * n + j);
                 differs |= v_bits(a) ^ v_bits(mirror[r]);
-                zero |= (vi)(a == 0.0) & (i == j ? v_but_lane(r) : all);
+                vi missing = (vi)(a == (vd){0});
+                if (i == j) missing &= v_but_lane(r);
+                zero |= missing;
                 excess += a - a;
             }
         }

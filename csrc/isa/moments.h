@@ -1,28 +1,30 @@
-/* Attention over phases through order parameters (see csrc/daido.c for the series): per call O(N B) work
- * and no exponential but that of each oscillator's own logit.
+/* Attention over phases through order parameters (see csrc/daido.c for the series): per call O(N B) work and
+ * no exponential but that of each oscillator's own logit.
  *
- *   harmonics     z_k = exp(i k theta) of each oscillator, kept for the outputs, and Z_k = sum z_k
+ *   harmonics     z_k = exp(i k theta) of each oscillator, and Z_k = sum z_k
  *   moments       of 1 and of the d_h values of each head: v is a trigonometric polynomial of degree d / 2,
  * so its moments are combinations of neighbouring Z coefficients  Y = C Z for each head and field: the
- * fields' Fourier coefficients in the query outputs       sum_a phi_a(theta_i) Y_a: numerator and
+ * fields' Fourier coefficients in the query outputs       sum_a phi_a(theta_i) Y_a: numerators and
  * denominator, as if every oscillator saw all, itself too
  *
  * What a query must not see is taken away again: its own term, and the exponentials of K's missing edges.
- * Lanes are queries in the first and last stage, harmonics in between.
+ * Lanes are queries in the first and last stage, harmonics in between. Harmonics are made twice, a crowd at a
+ * time, for that costs less than writing and reading N B of them.
  *
  * Errors. exp(s - shift) is at most 1, so the sums carry an absolute error, of which the plan knows the
  * scale: a rounding of each product C_ab Z_b, and the tail of the series. Where what is left of a row's sum
  * is small against it (a query far from every key, a row that consists of its own term) or where O itself is
- * small, the row is done again directly, in blocks of lanes.
+ * small, the row is done again directly, with the lanes beside it.
  *
- * A perturbation common to all harmonics of an oscillator is harmless, for it is one of its phase; z_k is a
+ * A perturbation common to all harmonics of an oscillator is harmless, for it is one of its phase. z_k is a
  * product of z_8^a and z_b with b < 8, both from sines and cosines of their own, so that errors do not grow
- * with k beyond a few units in the last place.
+ * with k beyond a dozen half units in the last place.
  *
- * Evaluation on a grid with interpolation (non-uniform FFT) would save at most the outputs and half of the
- * harmonics, some 1500 of 1800 multiply-adds an oscillator at the default widths, and cost 12 transforms of
- * 256 points a call and 15 taps of 12 fields, with their weights, an oscillator (about 600). At N = 1024 the
- * outputs take a twentieth of a call, at N = 8192 a hundredth, for K' is N^2: it is left out. */
+ * Left out: spreading to and interpolating on a grid (non-uniform FFT). With the default projections an
+ * oscillator costs 1920 multiply-adds for outputs and 640 for harmonics; 15 taps for 12 fields and for one
+ * spread weight, with the taps themselves, would cost about 400, and a call 12 transforms of 256 points
+ * (60,000). At N = 1024 that saves 2 of 12 million multiply-adds, on a call that waits for
+ * memory anyway (40 of 910 us); at N = 8192 18 of 630 million, where K' is 0.5 GB. */
 #include "../daido.h"
 
 /* Out of line: GCC 12 fails (gimple_expand_vec_cond_expr) on the sum of all of them, and a frame each is read
