@@ -17,7 +17,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NOTE = "_core_not_built.txt"
-SOURCES = ["csrc/status.c", "csrc/dispatch.c", "csrc/modulation.c", "csrc/kuramoto.c"]
+SOURCES = ["csrc/status.c", "csrc/dispatch.c", "csrc/modulation.c", "csrc/daido.c", "csrc/kuramoto.c"]
 INSTRUCTION_SETS = ["csrc/isa/baseline.c", "csrc/isa/avx2.c", "csrc/isa/avx512.c"]
 # Products and sums are fused only where the kernels say so; errno and the trap state are not observed.
 # Nothing else is relaxed, and no instruction set is raised.
@@ -60,7 +60,8 @@ class BuildNative(build_ext):
         if libraries.toolchain(name) is None and name not in REQUIRED:
             return []
         try:
-            libraries.build(name, target.resolve())
+            if not libraries.is_current(name, target):
+                libraries.build(name, target.resolve())
         except libraries.Unavailable as error:
             if name in REQUIRED:
                 raise

@@ -12,20 +12,22 @@ static int64_t entries_of(const spo_network *network, const spo_sparse *sparse) 
     return sparse ? sparse->start[network->n] : network->n * network->n;
 }
 
-int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, int64_t method) {
+int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
+                             int64_t method) {
     const int64_t n = network->n, padded = spo_padded(n);
     int64_t doubles = SPO_PAD + SPO_PAD + (VECTORS + stages_of(method)) * padded;
     if (sparse) doubles += 2 * padded;
     if (network->alpha) doubles += (network->modulation ? 4 : 2) * spo_padded(entries_of(network, sparse));
     if (network->modulation)
         doubles += sparse ? spo_core_sparse_scratch(n, network->modulation)
-                          : spo_core_modulation_scratch(n, network->modulation);
+                          : spo_core_modulation_scratch(n, network->modulation, moments) +
+                                (moments ? spo_padded(spo_core_absent_words(n)) : 0);
     return doubles;
 }
 
 /* Cuts scratch into the arrays of a run. */
-static spo_run_scratch run_layout(const spo_network *network, const spo_sparse *sparse, int64_t method,
-                                  double *scratch) {
+static spo_run_scratch run_layout(const spo_network *network, const spo_sparse *sparse,
+                                  const spo_moments *moments, int64_t method, double *scratch) {
     const int64_t padded = spo_padded(network->n);
     spo_run_scratch w = {0};
     double *free_from = spo_aligned(scratch);
@@ -46,14 +48,19 @@ static spo_run_scratch run_layout(const spo_network *network, const spo_sparse *
         for (int k = 0; k < (network->modulation ? 4 : 2); ++k, free_from += spo_padded(w.entries))
             *lags[k] = free_from;
     }
+    if (moments && network->modulation && !sparse) {
+        w.moments = moments;
+        w.absent = (uint64_t *)free_from;
+        free_from += spo_padded(spo_core_absent_words(network->n));
+    }
     w.modulation = free_from;
     return w;
 }
 
-int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, int64_t method,
-                         double *scratch) {
+int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
+                         int64_t method, double *scratch) {
     const int64_t n = network->n, padded = spo_padded(n);
-    const spo_run_scratch w = run_layout(network, sparse, method, scratch);
+    const spo_run_scratch w = run_layout(network, sparse, moments, method, scratch);
     memset(w.omega, 0, (size_t)((VECTORS + stages_of(method)) * padded) * sizeof(double));
     if (n > 0) memcpy(w.omega, network->omega, (size_t)n * sizeof(double));
     if (network->alpha) {
@@ -66,14 +73,19 @@ int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, i
                 sine[e] *= network->knm[e];
             }
     }
-    return network->modulation && !sparse ? spo_core_scan(n, network->knm, w.traits) : SPO_OK;
+    if (!network->modulation || sparse) return SPO_OK;
+    const int32_t status = spo_core_scan(n, network->knm, w.traits);
+    if (status == SPO_OK && moments && !(*w.traits & SPO_ALL_EDGES))
+        spo_core_find_absent(n, network->knm, w.absent);
+    return status;
 }
 
 static const spo_record nothing = {0, NULL, NULL, NULL, NULL, NULL};
 
 int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const spo_integrator *integrator,
-                     spo_state *state, int64_t n_steps, const spo_record *record, double *scratch) {
-    const spo_run_scratch w = run_layout(network, sparse, integrator->method, scratch);
+                     const spo_moments *moments, spo_state *state, int64_t n_steps, const spo_record *record,
+                     double *scratch) {
+    const spo_run_scratch w = run_layout(network, sparse, moments, integrator->method, scratch);
     return spo_kernels_in_use()->run(network, integrator, state, n_steps, record ? record : &nothing, &w);
 }
 
@@ -82,7 +94,7 @@ int64_t spo_core_members_room(int64_t n) { return SPO_PAD + (6 + stages_of(SPO_R
 int32_t spo_core_run_members(const spo_network *network, const spo_integrator *integrator,
                              spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
                              double *scratch, double *room) {
-    const spo_run_scratch w = run_layout(network, NULL, integrator->method, scratch);
+    const spo_run_scratch w = run_layout(network, NULL, NULL, integrator->method, scratch);
     const spo_record *kept = record ? record : &nothing;
     spo_kernels_in_use()->run_members(network, integrator, ensemble, n_steps, kept, &w, room);
     for (int64_t step = ensemble->step; step <= ensemble->step + n_steps; ++step) {
@@ -113,10 +125,11 @@ int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integ
                          int64_t n_steps, const spo_record *record) {
     if (!acceptable(network, integrator, state, n_steps)) return SPO_INVALID_ARGUMENT;
     double *scratch =
-        malloc((size_t)spo_core_run_scratch(network, NULL, integrator->method) * sizeof(double));
+        malloc((size_t)spo_core_run_scratch(network, NULL, NULL, integrator->method) * sizeof(double));
     if (!scratch) return SPO_OUT_OF_MEMORY;
-    int32_t status = spo_core_prepare(network, NULL, integrator->method, scratch);
-    if (status == SPO_OK) status = spo_core_run(network, NULL, integrator, state, n_steps, record, scratch);
+    int32_t status = spo_core_prepare(network, NULL, NULL, integrator->method, scratch);
+    if (status == SPO_OK)
+        status = spo_core_run(network, NULL, integrator, NULL, state, n_steps, record, scratch);
     free(scratch);
     return status;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daido.h"
 #include "isa/kernels.h"
 
 /* Sizes whose squares and products could overflow are refused. */
@@ -23,19 +24,53 @@ int32_t spo_core_scan(int64_t n, const double *knm, int32_t *traits) {
     return spo_kernels_in_use()->scan(n, knm, traits);
 }
 
-int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation) {
-    const int64_t d_model = modulation->d_model, width = d_model / modulation->n_heads;
-    const int64_t lines =
-        4 * d_model * spo_padded(n); /* harmonics (later unit outputs), queries, keys, values */
-    return SPO_PAD + lines + spo_padded(modulation->n_heads) + SPO_PAD * (d_model + 2 * width) +
-           spo_padded(n);
+int64_t spo_core_absent_words(int64_t n) { return spo_padded(n) / SPO_PAD * ((n + 63) / 64); }
+
+int64_t spo_core_find_absent(int64_t n, const double *knm, uint64_t *absent) {
+    return spo_kernels_in_use()->find_absent(n, knm, absent);
+}
+
+/* As isa/moments.h lays it out: first harmonics of whole crowds, sums by lane. */
+int64_t spo_core_harmonic_scratch(int64_t n, int64_t count) {
+    return SPO_PAD + 4 * ((n + SPO_CROWD - 1) / SPO_CROWD * SPO_CROWD) + count * 2 * SPO_PAD;
+}
+
+int32_t spo_core_harmonic_sums(int64_t n, int64_t count, const double *theta, double *scratch, double *re,
+                               double *im) {
+    double *first = spo_aligned(scratch), *sums = first + 4 * ((n + SPO_CROWD - 1) / SPO_CROWD * SPO_CROWD);
+    if (count % 8) return SPO_INVALID_ARGUMENT;
+    return spo_kernels_in_use()->harmonic_sums(n, count, theta, first, sums, re, im) ? SPO_NONFINITE_PHASE
+                                                                                     : SPO_OK;
+}
+
+int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation, const spo_moments *moments) {
+    const int64_t d_model = modulation->d_model, width = d_model / modulation->n_heads,
+                  padded = spo_padded(n);
+    /* harmonics (later unit outputs), queries, keys, values; the phases, where K is transposed into out */
+    const int64_t direct = SPO_PAD + 4 * d_model * padded + spo_padded(modulation->n_heads) +
+                           SPO_PAD * (d_model + 2 * width) + padded;
+    return direct + (moments ? d_model * padded + spo_moments_room(n, moments) : 0);
+}
+
+/* Unit outputs (d_model, padded), somewhere in scratch. */
+static int32_t units_of(int64_t n, const double *knm, int32_t traits, const double *theta,
+                        const spo_modulation *m, const spo_attention_path *path, double *scratch,
+                        double **unit) {
+    const spo_kernels *kernels = spo_kernels_in_use();
+    const int banded = m->block_size >= 0 && m->block_size < n - 1;
+    if (path && path->moments && !banded && n > 1 && traits & SPO_SYMMETRIC_PATTERN)
+        return kernels->units_moments(n, knm, theta, m, path->moments,
+                                      traits & SPO_ALL_EDGES ? NULL : path->absent, path->redone, scratch,
+                                      unit);
+    return kernels->units(n, knm, traits, theta, m, scratch, unit);
 }
 
 int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta,
-                          const spo_modulation *modulation, double *scratch, double *out) {
+                          const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
+                          double *out) {
     const spo_kernels *kernels = spo_kernels_in_use();
     if (n == 0) return SPO_OK;
-    const double *seen = knm, *source = knm;
+    const double *seen = knm;
     if (!(traits & SPO_SYMMETRIC_PATTERN)) {
         /* The kernels read the mask by columns, as rows of the transpose, for which out is the room; theta,
          * which may lie in it, is taken and judged before. */
@@ -49,22 +84,18 @@ int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const do
         seen = out;
     }
     double *unit;
-    const int32_t status = kernels->units(n, seen, traits, theta, modulation, scratch, &unit);
+    const int32_t status = units_of(n, seen, traits, theta, modulation, path, scratch, &unit);
     if (status != SPO_OK) return status;
-    if (modulation->lambda == 0) {
+    if (modulation->lambda == 0)
         memcpy(out, knm, (size_t)(n * n) * sizeof(double));
-        return SPO_OK;
-    }
-    if (!(traits & SPO_EXACTLY_SYMMETRIC)) {
-        kernels->symmetrise(n, knm, out);
-        source = out;
-    }
-    kernels->scale(n, source, modulation, unit, out);
+    else
+        kernels->scale(n, knm, (traits & SPO_EXACTLY_SYMMETRIC) != 0, modulation, unit, out);
     return SPO_OK;
 }
 
 int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta,
-                         const spo_modulation *modulation, double *scratch, double *square, double *factors) {
+                         const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
+                         double *square, double *factors) {
     const spo_kernels *kernels = spo_kernels_in_use();
     const int64_t d_model = modulation->d_model, padded = spo_padded(n);
     if (n == 0) return SPO_OK;
@@ -74,7 +105,7 @@ int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const dou
         knm = square;
     }
     double *unit;
-    const int32_t status = kernels->units(n, knm, traits, theta, modulation, scratch, &unit);
+    const int32_t status = units_of(n, knm, traits, theta, modulation, path, scratch, &unit);
     if (status != SPO_OK) return status;
     for (int64_t i = 0; i < n; ++i)
         for (int64_t e = 0; e < d_model; ++e) factors[i * d_model + e] = unit[e * padded + i];
@@ -119,9 +150,9 @@ int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const sp
     if (status != SPO_OK) return status;
     for (int64_t i = 0; i < n; ++i)
         if (!isfinite(theta[i])) return SPO_NONFINITE_PHASE;
-    double *scratch = malloc((size_t)spo_core_modulation_scratch(n, modulation) * sizeof(double));
+    double *scratch = malloc((size_t)spo_core_modulation_scratch(n, modulation, NULL) * sizeof(double));
     if (!scratch) return SPO_OUT_OF_MEMORY;
-    status = spo_core_modulate(n, knm, traits, theta, modulation, scratch, out);
+    status = spo_core_modulate(n, knm, traits, theta, modulation, NULL, scratch, out);
     free(scratch);
     return status;
 }

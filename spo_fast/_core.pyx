@@ -4,7 +4,7 @@
 cimport cython
 cimport numpy as cnp
 from libc.math cimport fmod
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 import numpy as np
@@ -22,11 +22,28 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_kuramoto_run(const spo_network *, const spo_integrator *, spo_state *, int64_t,
                              const spo_record *)
     int32_t spo_core_scan(int64_t, const double *, int32_t *)
-    int64_t spo_core_modulation_scratch(int64_t, const spo_modulation *)
+    ctypedef struct spo_moments:
+        pass
+
+    ctypedef struct spo_attention_path:
+        const spo_moments *moments
+        const uint64_t *absent
+        int64_t *redone
+
+    int32_t spo_core_moments_create(const spo_modulation *, spo_moments **)
+    void spo_core_moments_free(spo_moments *)
+    const char *spo_core_moments_refusal(const spo_moments *)
+    int32_t spo_core_moments_possible(int64_t, const spo_modulation *, int32_t)
+    int32_t spo_core_moments_pay(int64_t, const spo_moments *, int64_t)
+    int64_t spo_core_absent_words(int64_t)
+    int64_t spo_core_find_absent(int64_t, const double *, uint64_t *)
+    int64_t spo_core_harmonic_scratch(int64_t, int64_t)
+    int32_t spo_core_harmonic_sums(int64_t, int64_t, const double *, double *, double *, double *)
+    int64_t spo_core_modulation_scratch(int64_t, const spo_modulation *, const spo_moments *)
     int32_t spo_core_modulate(int64_t, const double *, int32_t, const double *, const spo_modulation *,
-                              double *, double *)
+                              const spo_attention_path *, double *, double *)
     int32_t spo_core_factors(int64_t, const double *, int32_t, const double *, const spo_modulation *,
-                             double *, double *, double *)
+                             const spo_attention_path *, double *, double *, double *)
     ctypedef struct spo_sparse:
         const int64_t *start
         const int32_t *column
@@ -45,10 +62,10 @@ cdef extern from "spo_fast_core.h" nogil:
                                      const spo_modulation *, double *, double *)
     int32_t spo_core_factors_sparse(int64_t, const spo_sparse *, const double *, const double *,
                                     const spo_modulation *, double *, double *)
-    int64_t spo_core_run_scratch(const spo_network *, const spo_sparse *, int64_t)
-    int32_t spo_core_prepare(const spo_network *, const spo_sparse *, int64_t, double *)
-    int32_t spo_core_run(const spo_network *, const spo_sparse *, const spo_integrator *, spo_state *,
-                         int64_t, const spo_record *, double *)
+    int64_t spo_core_run_scratch(const spo_network *, const spo_sparse *, const spo_moments *, int64_t)
+    int32_t spo_core_prepare(const spo_network *, const spo_sparse *, const spo_moments *, int64_t, double *)
+    int32_t spo_core_run(const spo_network *, const spo_sparse *, const spo_integrator *, const spo_moments *,
+                         spo_state *, int64_t, const spo_record *, double *)
     int64_t spo_core_members_room(int64_t)
     int32_t spo_core_run_members(const spo_network *, const spo_integrator *, spo_ensemble *, int64_t,
                                  const spo_record *, double *, double *)
@@ -62,6 +79,7 @@ cdef extern from "spo_fast_core.h" nogil:
     double spo_core_measure_read(int64_t, const double *, int64_t)
     double spo_core_measure_multiply_add()
     enum: SPO_OK
+    enum: SPO_ALL_EDGES
     enum: SPO_SYMMETRIC_PATTERN
     enum: SPO_EULER
     enum: SPO_RK4
@@ -83,6 +101,7 @@ cdef int32_t mean_field(int64_t n, const double *theta, double *r, double *psi) 
 
 
 METHODS = {"euler": SPO_EULER, "rk4": SPO_RK4, "rk45": SPO_RK45}
+_MOMENTS_LIMIT = 16  # Fourier series kept; one of the default size takes 0.6 MB
 _IDLE_SCRATCHES = 8  # kept by a plan for its next calls: as many as threads are likely to share it
 
 cdef double TWO_PI = validation.TWO_PI
@@ -166,6 +185,54 @@ cdef class Scratch:
 
 
 @cython.final
+@cython.no_gc
+cdef class Moments:
+    """Fourier series of the exponentials of the logits, for fixed projections and temperatures."""
+
+    cdef spo_moments *series
+
+    def __dealloc__(self):
+        spo_core_moments_free(self.series)
+
+    cdef object refusal(self):
+        """Why they cannot be used, or None."""
+        cdef const char *reason = spo_core_moments_refusal(self.series)
+        return None if reason == NULL else (<bytes> reason).decode()
+
+
+cdef dict _moments = {}  # by content, oldest use first
+cdef int64_t _made = 0
+
+
+cdef Moments moments_of(object parameters, const spo_modulation *modulation):
+    """The series of these parameters, made when first asked for; whoever loses a race throws his away."""
+    global _made
+    cdef Moments moments
+    cdef int32_t status
+    p = parameters
+    contents = (p.temperature, p.w_q, p.w_k, p.w_v, p.w_o)
+    key = (p.n_heads, p.d_model, *(array.tobytes() for array in contents))
+    known = _moments.pop(key, None)
+    if known is None:
+        moments = Moments()
+        with nogil:
+            status = spo_core_moments_create(modulation, &moments.series)
+        if status != SPO_OK:
+            raise MemoryError("no memory for the Fourier series of the attention")
+        _made += 1
+        known = moments
+    _moments[key] = known
+    while len(_moments) > _MOMENTS_LIMIT:
+        _moments.pop(next(iter(_moments)), None)
+    return <Moments> known
+
+
+def moments_made():
+    """Number of Fourier series computed by this process, for tests of the cache."""
+    return _made
+
+
+@cython.final
 cdef class ModulationPlan:
     """Modulation with fixed parameters, for any K.
 
@@ -175,8 +242,10 @@ cdef class ModulationPlan:
         Checked parameters; their arrays are kept.
     """
 
+    has_moments = True
     cdef readonly object parameters
     cdef spo_modulation modulation
+    cdef Moments moments  # None until an N asks for them
     cdef list idle
 
     def __init__(self, parameters):
@@ -208,22 +277,53 @@ cdef class ModulationPlan:
             self.idle.append(scratch)
         return 0
 
-    cdef object execute(self, object knm, int32_t traits, object theta, object out):
+    cdef Moments moments_for(self, int64_t n, int32_t traits, object algorithm):
+        """The series where they may serve such a K, else None; "moments" insists and is told why not."""
+        cdef bint insists = algorithm == "moments"
+        if algorithm == "direct" or n == 0:
+            return None
+        if insists:
+            if not traits & SPO_SYMMETRIC_PATTERN:
+                raise ValueError("algorithm 'moments' needs a knm whose zeros lie symmetrically")
+            if 0 <= self.modulation.block_size < n - 1:
+                raise ValueError(f"algorithm 'moments' needs a block_size that reaches all {n} oscillators, "
+                                 f"got {self.modulation.block_size}")
+        elif not spo_core_moments_possible(n, &self.modulation, traits):
+            return None
+        if self.moments is None:
+            self.moments = moments_of(self.parameters, &self.modulation)
+        reason = self.moments.refusal()
+        if reason is None:
+            return self.moments
+        if insists:
+            raise ValueError(f"algorithm 'moments' cannot keep the accuracy with these projections and "
+                             f"temperature: {reason}")
+        return None
+
+    cdef object execute(self, object knm, int32_t traits, object theta, object out, Moments moments,
+                        const uint64_t *absent, Scratch scratch):
         """K' from scanned K; all arrays are checked but for the finiteness of theta."""
         cdef int64_t n = cnp.PyArray_DIM(<cnp.ndarray> knm, 0)
         cdef const double *coupling = pointer(knm)
         cdef const double *phases = pointer(theta)
         cdef double *result = pointer(out)
-        cdef Scratch scratch = self.take(spo_core_modulation_scratch(n, &self.modulation))
+        cdef spo_attention_path path
         cdef int32_t status
+        path.moments = NULL if moments is None else moments.series
+        path.absent = absent
+        path.redone = NULL
         with nogil:
-            status = spo_core_modulate(n, coupling, traits, phases, &self.modulation, scratch.data, result)
+            status = spo_core_modulate(n, coupling, traits, phases, &self.modulation, &path, scratch.data,
+                                       result)
         self.give(scratch)
         if status != SPO_OK:
             refuse(status, knm, theta)
         return out
 
-    def __call__(self, knm, theta, out=None):
+    cdef int64_t room(self, int64_t n, Moments moments) noexcept:
+        return spo_core_modulation_scratch(n, &self.modulation, NULL if moments is None else moments.series)
+
+    def __call__(self, knm, theta, out=None, algorithm="auto"):
         """K' of shape (N, N) for the coupling and phases; see `spo_fast.modulate`."""
         cdef object coupling = coupling_of(knm)
         cdef int64_t n = cnp.PyArray_DIM(<cnp.ndarray> coupling, 0)
@@ -232,15 +332,32 @@ cdef class ModulationPlan:
         cdef const double *entries = pointer(coupling)
         cdef int32_t traits = 0
         cdef int32_t status
+        cdef int64_t size
+        cdef int64_t count
+        cdef uint64_t *absent = NULL
+        cdef Moments moments
+        cdef Scratch scratch
         with nogil:
             status = spo_core_scan(n, entries, &traits)
         if status != SPO_OK:
             refuse(status, coupling, phases)
-        return self.execute(coupling, traits, phases, out)
+        moments = self.moments_for(n, traits, algorithm)
+        size = self.room(n, moments)
+        if moments is None:
+            return self.execute(coupling, traits, phases, out, None, NULL, self.take(size))
+        scratch = self.take(size + spo_core_absent_words(n))
+        absent = <uint64_t *> (scratch.data + size)
+        count = 0
+        if not traits & SPO_ALL_EDGES:
+            with nogil:
+                count = spo_core_find_absent(n, entries, absent)
+        if algorithm != "moments" and not spo_core_moments_pay(n, moments.series, count):
+            moments = None
+        return self.execute(coupling, traits, phases, out, moments, absent, scratch)
 
-    def bind(self, knm):
+    def bind(self, knm, algorithm="auto"):
         """Return this modulation with a copy of K, scanned once."""
-        return BoundModulation(self, knm)
+        return BoundModulation(self, knm, algorithm)
 
     def modulate_sparse(self, coupling, theta):
         """Data of K' on the places of a SparseCoupling. O(edges)."""
@@ -287,28 +404,61 @@ cdef class BoundModulation:
 
     cdef readonly object knm
     cdef readonly ModulationPlan plan
+    cdef object absent  # K's missing edges, where moments are used
+    cdef Moments moments  # None: pair by pair
+    cdef object requested
     cdef int32_t traits
     cdef int64_t n
 
-    def __init__(self, ModulationPlan plan, knm):
+    def __init__(self, ModulationPlan plan, knm, algorithm="auto"):
         self.plan = plan
+        self.requested = algorithm
         self.knm = np.array(validation.as_coupling(knm), dtype=np.float64, order="C", copy=True)
         self.knm.setflags(write=False)
         self.n = self.knm.shape[0]
         cdef int32_t status = spo_core_scan(self.n, pointer(self.knm), &self.traits)
         if status != SPO_OK:
             refuse(status, self.knm, np.empty(0))
+        self.moments = plan.moments_for(self.n, self.traits, algorithm)
+        if self.moments is not None:
+            self._find_absent(algorithm == "moments")
+
+    cdef int _find_absent(self, bint insists) except -1:
+        cdef const double *entries = pointer(self.knm)
+        cdef int64_t count = 0
+        if not self.traits & SPO_ALL_EDGES:
+            self.absent = np.empty(spo_core_absent_words(self.n), dtype=np.uint64)
+            count = spo_core_find_absent(self.n, entries, <uint64_t *> pointer(self.absent))
+        if not insists and not spo_core_moments_pay(self.n, self.moments.series, count):
+            self.moments = self.absent = None
+        return 0
+
+    @property
+    def algorithm(self):
+        """"moments" or "direct"."""
+        return "direct" if self.moments is None else "moments"
 
     def __reduce__(self):
-        return BoundModulation, (self.plan, self.knm)
+        return BoundModulation, (self.plan, self.knm, self.requested)
 
     def __call__(self, theta, out=None):
         """K' of shape (N, N) for the phases (N,)."""
         cdef object phases = phases_of(theta, self.n)
-        return self.plan.execute(self.knm, self.traits, phases, output_of(out, self.n, self.knm, self.knm))
+        out = output_of(out, self.n, self.knm, self.knm)
+        return self.plan.execute(self.knm, self.traits, phases, out, self.moments,
+                                 <const uint64_t *> pointer(self.absent),
+                                 self.plan.take(self.plan.room(self.n, self.moments)))
 
     def factors(self, theta):
         """Unit outputs of the attention, shape (N, d)."""
+        return self._factors(theta)[0]
+
+    def rows_redone(self, theta):
+        """Number of oscillators whose sums through order parameters could not be trusted."""
+        return self._factors(theta)[1]
+
+    cdef tuple _factors(self, theta):
+        cdef int64_t redone = 0
         cdef object phases = phases_of(theta, self.n)
         cdef object result = np.empty((self.n, self.plan.modulation.d_model))
         cdef object square = None if self.traits & SPO_SYMMETRIC_PATTERN else np.empty((self.n, self.n))
@@ -316,15 +466,19 @@ cdef class BoundModulation:
         cdef const double *angles = pointer(phases)
         cdef double *room = pointer(square)
         cdef double *factors = pointer(result)
-        cdef Scratch scratch = self.plan.take(spo_core_modulation_scratch(self.n, &self.plan.modulation))
+        cdef Scratch scratch = self.plan.take(self.plan.room(self.n, self.moments))
+        cdef spo_attention_path path
         cdef int32_t status
+        path.moments = NULL if self.moments is None else self.moments.series
+        path.absent = <const uint64_t *> pointer(self.absent)
+        path.redone = &redone
         with nogil:
-            status = spo_core_factors(self.n, coupling, self.traits, angles, &self.plan.modulation,
+            status = spo_core_factors(self.n, coupling, self.traits, angles, &self.plan.modulation, &path,
                                       scratch.data, room, factors)
         self.plan.give(scratch)
         if status != SPO_OK:
             refuse(status, self.knm, phases)
-        return result
+        return result, redone
 
 
 @cython.final
@@ -352,6 +506,7 @@ cdef class Integration:
     cdef object held  # what the pointers in network point into
     cdef object modulated
     cdef object plan
+    cdef Moments moments  # None: the attention goes pair by pair
     cdef Scratch scratch
     cdef bint busy
 
@@ -403,6 +558,7 @@ cdef class Integration:
         """Take K, the frequencies, lags, drive and modulation; arrays are kept by reference."""
         cdef int64_t size
         cdef int32_t status
+        cdef const spo_moments *series
         cdef object knm = network.knm
         self.acquire()
         try:
@@ -420,11 +576,12 @@ cdef class Integration:
             self.network.psi = network.psi
             self.network.modulate_every = network.modulate_every
             self._set_modulation(network.modulation, knm)
-            size = spo_core_run_scratch(&self.network, self.places, self.integrator.method)
+            series = NULL if self.moments is None else self.moments.series
+            size = spo_core_run_scratch(&self.network, self.places, series, self.integrator.method)
             if self.scratch is None or self.scratch.size < size:
                 self.scratch = Scratch(size)
             with nogil:
-                status = spo_core_prepare(&self.network, self.places, self.integrator.method,
+                status = spo_core_prepare(&self.network, self.places, series, self.integrator.method,
                                           self.scratch.data)
         finally:
             self.busy = False
@@ -432,6 +589,7 @@ cdef class Integration:
             refuse(status, network.knm, self.theta)
 
     cdef int _set_modulation(self, object parameters, object entries) except -1:
+        self.moments = None
         if parameters is None:
             self.plan = self.modulated = None
             self.network.modulation = NULL
@@ -442,6 +600,30 @@ cdef class Integration:
         if self.modulated is None or self.modulated.shape != entries.shape:
             self.modulated = np.empty(entries.shape)
         self.state.modulated = pointer(self.modulated)
+        if self.places == NULL:
+            self._choose_path(parameters.algorithm, entries)
+        return 0
+
+    cdef int _choose_path(self, object algorithm, object knm) except -1:
+        """Take the moments where they pay; a faulty K is left to be found by the preparation."""
+        cdef const double *entries = pointer(knm)
+        cdef int64_t n = self.network.n
+        cdef int64_t count = 0
+        cdef int32_t traits = 0
+        cdef ModulationPlan plan = self.plan
+        traits = SPO_SYMMETRIC_PATTERN
+        if algorithm != "moments" and not spo_core_moments_possible(n, &plan.modulation, traits):
+            return 0
+        if spo_core_scan(n, entries, &traits) != SPO_OK:
+            return 0
+        self.moments = plan.moments_for(n, traits, algorithm)
+        if self.moments is None or algorithm == "moments":
+            return 0
+        if not traits & SPO_ALL_EDGES:
+            absent = np.empty(spo_core_absent_words(n), dtype=np.uint64)
+            count = spo_core_find_absent(n, entries, <uint64_t *> pointer(absent))
+        if not spo_core_moments_pay(n, self.moments.series, count):
+            self.moments = None
         return 0
 
     def start(self, theta):
@@ -463,13 +645,14 @@ cdef class Integration:
         """Take `n_steps` steps without the GIL; returns a `Status`; a failure keeps the last good state."""
         cdef spo_record kept = kept_by(record)
         cdef const spo_record *keep = NULL if record is None else &kept
+        cdef const spo_moments *series = NULL if self.moments is None else self.moments.series
         cdef int32_t status
         if self.scratch is None:
             raise RuntimeError("set_network comes before advance")
         self.acquire()
         with nogil:
-            status = spo_core_run(&self.network, self.places, &self.integrator, &self.state, n_steps, keep,
-                                  self.scratch.data)
+            status = spo_core_run(&self.network, self.places, &self.integrator, series, &self.state, n_steps,
+                                  keep, self.scratch.data)
         self.busy = False
         return status
 
@@ -532,9 +715,9 @@ cdef class Batch:
         self.network.zeta = network.zeta
         self.network.psi = network.psi
         self.ensemble.omega = pointer(omegas)
-        self.scratch = Scratch(spo_core_run_scratch(&self.network, NULL, self.integrator.method))
+        self.scratch = Scratch(spo_core_run_scratch(&self.network, NULL, NULL, self.integrator.method))
         with nogil:
-            spo_core_prepare(&self.network, NULL, self.integrator.method, self.scratch.data)
+            spo_core_prepare(&self.network, NULL, NULL, self.integrator.method, self.scratch.data)
 
     def start(self, theta):
         """Begin anew at the given phases (M, N), wrapped into [0, 2 pi)."""
@@ -597,6 +780,18 @@ def order_parameter(theta):
     with nogil:
         spo_core_order_parameters(rows, n, phases, r, psi)
     return length, angle
+
+
+def order_moments(double[::1] theta, int64_t count):
+    """Real and imaginary parts of sum_j exp(i k theta_j) for k < count, a multiple of 8, for tests."""
+    cdef int64_t n = theta.shape[0]
+    cdef double[::1] re = np.empty(count)
+    cdef double[::1] im = np.empty(count)
+    cdef Scratch scratch = Scratch(spo_core_harmonic_scratch(n, count))
+    cdef int32_t status = spo_core_harmonic_sums(n, count, &theta[0], scratch.data, &re[0], &im[0])
+    if status != SPO_OK:
+        raise ValueError(status_text(status))
+    return np.asarray(re), np.asarray(im)
 
 
 def abi_version():

@@ -32,7 +32,7 @@ from spo_fast.validation import (
 )
 
 MODEL_WIDTH = 8  # d where no projection tells another
-ALGORITHMS = ("auto", "direct", "band", "sparse")
+ALGORITHMS = ("auto", "direct", "moments", "band", "sparse")
 
 _PLAN_LIMIT = 64  # plans kept; one with d = 8 and its workspaces for small N takes some 10 KB
 _NUMBERS = frozenset((int, float))
@@ -129,9 +129,10 @@ def modulate(
         Seed of the projections that are not given.
     out : ndarray, shape (N, N), float64, optional
         Where the result goes: writable, in C order, not overlapping `knm`. None for a sparse `knm`.
-    algorithm : {"auto", "direct", "band", "sparse"}
-        How it is computed; "band" needs a `block_size`, "sparse" a sparse `knm`, for which it is the only
-        one. The result is the same within rounding.
+    algorithm : {"auto", "direct", "moments", "band", "sparse"}
+        How it is computed: pair by pair, or through the order parameters of the phases, which needs no
+        exponential of a pair; "band" needs a `block_size`, "sparse" a sparse `knm`, for which it is the only
+        one. "auto" takes the fastest. The result is the same within rounding.
     backend : str, optional
         One of those `spo_fast.backends` lists; the fastest available by default.
     workers : int
@@ -153,7 +154,8 @@ def modulate(
 
     Notes
     -----
-    O(N^2 (d + H exp)) for a full coupling, O(E (d + H exp)) for E stored entries. What depends on
+    O(N^2 (d + H exp)) for a full coupling pair by pair, O(N^2 d + N B (d + H)) through B order parameters
+    (H. Daido, Prog. Theor. Phys. 88 (1992) 1213), O(E (d + H exp)) for E stored entries. What depends on
     projections, temperature and heads alone is kept between calls, by content; nothing that depends on `knm`
     is.
     """
@@ -185,7 +187,16 @@ def modulate(
         plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend)
     if is_sparse(knm):
         return _modulate_sparse(plan, as_sparse_coupling(knm, symmetric=True), theta, out)
-    return plan(knm, theta, out)
+    return plan(knm, theta, out, *_requested_path(plan, algorithm))
+
+
+def _requested_path(plan: Any, algorithm: str) -> tuple[str, ...]:
+    """Return the argument that tells a plan which path to take, for those that have a choice."""
+    if getattr(plan, "has_moments", False):
+        return (algorithm,) if algorithm in ("direct", "moments") else ()
+    if algorithm == "moments":
+        raise ValueError("algorithm 'moments' needs backend 'cython' in this version")
+    return ()
 
 
 def _modulate_sparse(plan: Any, coupling: SparseCoupling, theta: Any, out: Any) -> Any:
@@ -266,9 +277,6 @@ def algorithm_for(knm: Any, algorithm: Any, block_size: Any) -> str:
     ValueError
         If the one asked for does not exist or does not fit the coupling.
     """
-    if isinstance(algorithm, str) and algorithm == "moments":
-        listed = ", ".join(repr(name) for name in ALGORITHMS)
-        raise ValueError(f"algorithm must be one of {listed} in this version, got {algorithm!r}")
     choice(algorithm, "algorithm", ALGORITHMS)
     if is_sparse(knm) or isinstance(knm, SparseCoupling):
         if algorithm not in ("auto", "sparse"):
@@ -278,6 +286,8 @@ def algorithm_for(knm: Any, algorithm: Any, block_size: Any) -> str:
         raise ValueError(f"algorithm 'sparse' needs a sparse knm, got {describe(knm)}")
     if algorithm == "band" and block_size is None:
         raise ValueError("algorithm 'band' needs a block_size, got block_size None")
+    if algorithm == "moments":
+        return "moments"
     return "direct" if block_size is None or algorithm == "direct" else "band"
 
 
@@ -428,8 +438,11 @@ class Modulator:
             If it is not; the old coupling then stays.
         """
         algorithm = algorithm_for(knm, *self._requested)
-        self._bound = _BoundSparse(self._plan, knm) if algorithm == "sparse" else self._plan.bind(knm)
-        self.algorithm = algorithm
+        if algorithm == "sparse":
+            self._bound: Any = _BoundSparse(self._plan, knm)
+        else:
+            self._bound = self._plan.bind(knm, *_requested_path(self._plan, self._requested[0]))
+        self.algorithm = getattr(self._bound, "algorithm", algorithm) if algorithm == "direct" else algorithm
 
     @property
     def knm(self) -> Any:
@@ -444,7 +457,7 @@ class Modulator:
     @property
     def parameters(self) -> ModulationParameters:
         """The checked parameters."""
-        return self._plan.parameters
+        return replace(self._plan.parameters, algorithm=self._requested[0])
 
     def __repr__(self) -> str:
         p = self.parameters
@@ -504,8 +517,9 @@ def parameters_from_keywords(keywords: dict[str, Any], knm: Any) -> ModulationPa
             allowed = ", ".join(MODULATION_KEYWORDS)
             raise ValueError(f"modulation must have keys among {allowed}; got {describe(name)}")
     block_size = keywords.get("block_size")
-    algorithm_for(knm, keywords.get("algorithm", "auto"), block_size)
-    return _parameters(
+    algorithm = keywords.get("algorithm", "auto")
+    algorithm_for(knm, algorithm, block_size)
+    parameters = _parameters(
         tuple(keywords.get(name) for name in ("w_q", "w_k", "w_v", "w_o")),
         keywords.get("n_heads", 4),
         block_size,
@@ -513,3 +527,4 @@ def parameters_from_keywords(keywords: dict[str, Any], knm: Any) -> ModulationPa
         keywords.get("lambda_", 0.5),
         keywords.get("projection_seed", 0),
     )
+    return replace(parameters, algorithm=algorithm)

@@ -46,6 +46,8 @@ class ModulationParameters:
         Projections of the phase embedding, C order.
     w_o : ndarray, shape (d, d)
         Output projection, C order.
+    algorithm : str
+        How a run is to compute it where there is a choice.
     """
 
     n_heads: int
@@ -57,6 +59,7 @@ class ModulationParameters:
     w_k: np.ndarray
     w_v: np.ndarray
     w_o: np.ndarray
+    algorithm: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -641,6 +644,18 @@ def _refuse_overflow(
         raise ValueError(
             f"w_v and w_o must not be so large that outputs overflow, got a largest weight of {largest:g}"
         )
+
+
+def refuse_moments(modulation: ModulationParameters | None) -> None:
+    """Refuse what only the compiled core can do.
+
+    Raises
+    ------
+    ValueError
+        If the modulation is to go through order parameters.
+    """
+    if modulation is not None and modulation.algorithm == "moments":
+        raise ValueError("algorithm 'moments' needs backend 'cython' in this version")
 
 
 def network(

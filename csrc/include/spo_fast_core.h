@@ -20,17 +20,57 @@ enum spo_coupling_traits {
  * pass, O(n^2). */
 int32_t spo_core_scan(int64_t n, const double *knm, int32_t *traits);
 
-/* Doubles of scratch that spo_core_units and spo_core_modulate need. */
-int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation);
+/* The attention's sums as functions of the order parameters: Fourier series of each head's exponentials,
+ * which depend on projections and temperatures alone (some milliseconds and 0.5 MB). A plan may be shared; it
+ * is never written to after it was made. */
+typedef struct spo_moments spo_moments;
+int32_t spo_core_moments_create(const spo_modulation *modulation, spo_moments **plan);
+void spo_core_moments_free(spo_moments *plan);
+
+/* Why these projections and temperatures cannot go through order parameters within the promised parity; NULL
+ * when they can. */
+const char *spo_core_moments_refusal(const spo_moments *plan);
+
+/* Could order parameters be faster at this size, for a K with all edges? Cheap, and known without a plan. */
+int32_t spo_core_moments_possible(int64_t n, const spo_modulation *modulation, int32_t traits);
+
+/* Are they faster with this plan, where `absent` pairs of a block of queries and a key (see below) miss an
+ * edge? */
+int32_t spo_core_moments_pay(int64_t n, const spo_moments *plan, int64_t absent);
+
+/* Missing edges of a K with a symmetric pattern: word w of block b (eight queries) has bit k set where one of
+ * them does not see key 64 w + k, the diagonal apart. absent holds spo_core_absent_words; returns the number
+ * of bits. O(n^2). */
+int64_t spo_core_absent_words(int64_t n);
+int64_t spo_core_find_absent(int64_t n, const double *knm, uint64_t *absent);
+
+/* Kuramoto-Daido order parameters: re + i im = sum_j exp(i k theta_j) for k = 0 ... count - 1, count a
+ * multiple of 8. scratch holds spo_core_harmonic_scratch doubles. */
+int64_t spo_core_harmonic_scratch(int64_t n, int64_t count);
+int32_t spo_core_harmonic_sums(int64_t n, int64_t count, const double *theta, double *scratch, double *re,
+                               double *im);
+
+/* How the attention is computed. A NULL, or moments that are NULL, or a K without symmetric pattern, or a
+ * band: every exponential of every pair. */
+typedef struct spo_attention_path {
+    const spo_moments *moments; /* not refused */
+    const uint64_t *absent;     /* the missing edges of this K; NULL when it has all */
+    int64_t *redone;            /* NULL, or grows by the queries whose sums could not be trusted */
+} spo_attention_path;
+
+/* Doubles of scratch that spo_core_modulate and spo_core_factors need. */
+int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation, const spo_moments *moments);
 
 /* K' into out, K already scanned; scratch of spo_core_modulation_scratch doubles, any alignment. */
 int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta,
-                          const spo_modulation *modulation, double *scratch, double *out);
+                          const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
+                          double *out);
 
 /* The unit outputs (n, d_model) of the attention. square is (n, n) scratch, needed only without
  * SPO_SYMMETRIC_PATTERN. */
 int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta,
-                         const spo_modulation *modulation, double *scratch, double *square, double *factors);
+                         const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
+                         double *square, double *factors);
 
 /* The places of a sparse matrix: row i holds the entries start[i] ... start[i + 1] - 1 in ascending columns.
  * Where a function takes one, knm and alpha hold an entry each for these places; NULL means dense matrices.
@@ -49,16 +89,19 @@ int32_t spo_core_modulate_sparse(int64_t n, const spo_sparse *sparse, const doub
 int32_t spo_core_factors_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
                                 const spo_modulation *modulation, double *scratch, double *factors);
 
-/* Doubles of scratch that spo_core_run needs for this network and method. */
-int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, int64_t method);
+/* Doubles of scratch that spo_core_run needs for this network and method. moments: see spo_attention_path;
+ * NULL for sparse matrices, and the same in all three calls. */
+int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
+                             int64_t method);
 
 /* Fills the part of scratch that depends on K and alpha alone; call anew when either changes. */
-int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, int64_t method,
-                         double *scratch);
+int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
+                         int64_t method, double *scratch);
 
 /* spo_kuramoto_run on prepared scratch. */
 int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const spo_integrator *integrator,
-                     spo_state *state, int64_t n_steps, const spo_record *record, double *scratch);
+                     const spo_moments *moments, spo_state *state, int64_t n_steps, const spo_record *record,
+                     double *scratch);
 
 /* Members that share dense K, lags and drive, each with frequencies and phases of its own. */
 typedef struct spo_ensemble {

@@ -4,6 +4,8 @@
 #include "vectormath.h"
 #include "coupling.h"
 #include "modulation.h"
+#include "moments.h"
+#include "product.h"
 #include "sparse.h"
 #include "drift.h"
 #include "stepping.h"
@@ -70,5 +72,6 @@ static double multiply_add(int64_t n) {
 }
 
 #define SPO_TABLE(NAME)                                                                                      \
-    {NAME,         exp_array,    exp2_array,  sincos_array, scan, symmetrise, transpose,    units,    scale, \
-     units_sparse, scale_sparse, run_members, order,        run,  read_array, multiply_add, SPO_LANES}
+    {NAME,        exp_array, exp2_array,    sincos_array,  scan,         find_absent,  symmetrise,           \
+     transpose,   units,     units_moments, harmonic_sums, scale,        units_sparse, scale_sparse,         \
+     run_members, order,     run,           read_array,    multiply_add, SPO_LANES}

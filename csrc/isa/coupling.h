@@ -48,7 +48,6 @@ INLINE void load_mirror(int64_t n, const double *knm, int64_t i, int64_t j, vd m
 /* The common case: equal to its transpose bit for bit, and finite. One pass; tells whether an edge is
  * missing. */
 static int scan_exact(int64_t n, const double *knm, int *missing) {
-    const vi all = (vi)((vd){0} == 0.0);
     vi differs = {0}, zero = {0};
     vd excess = {0};
     const int64_t whole = n - n % SPO_LANES;
@@ -59,7 +58,9 @@ static int scan_exact(int64_t n, const double *knm, int *missing) {
             for (int r = 0; r < SPO_LANES; ++r) {
                 const vd a = v_load(knm + (i + r) * n + j);
                 differs |= v_bits(a) ^ v_bits(mirror[r]);
-                zero |= (vi)(a == 0.0) & (i == j ? v_but_lane(r) : all);
+                vi missing = (vi)(a == (vd){0});
+                if (i == j) missing &= v_but_lane(r);
+                zero |= missing;
                 excess += a - a;
             }
         }
@@ -125,4 +126,32 @@ static void symmetrise(int64_t n, const double *knm, double *out) {
 
 static void transpose(int64_t n, const double *knm, double *out) {
     mix_with_transpose(n, knm, out, 0.0, 1.0);
+}
+
+/* Where the edges of eight queries (bits of a block's words) are not all there: see spo_core_find_absent. */
+static int64_t find_absent(int64_t n, const double *knm, uint64_t *absent) {
+    const int64_t words = (n + 63) / 64;
+    int64_t count = 0;
+    for (int64_t i0 = 0; i0 < n; i0 += SPO_PAD, absent += words) {
+        const int64_t last = i0 + SPO_PAD < n ? i0 + SPO_PAD : n;
+        memset(absent, 0, (size_t)words * sizeof *absent);
+        for (int64_t j = 0; j < n; j += SPO_LANES) {
+            const int64_t left = n - j;
+            vi zero = {0};
+            for (int64_t i = i0; i < last; ++i) {
+                const double *row = knm + i * n + j;
+                const vd edges = left >= SPO_LANES ? v_load(row) : v_load_first(row, left);
+                vi missing = (vi)(edges == (vd){0});
+                if (i >= j && i < j + SPO_LANES) missing &= v_but_lane(i - j);
+                zero |= missing;
+            }
+            if (!v_any(zero)) continue;
+            for (int64_t lane = 0; lane < SPO_LANES && lane < left; ++lane)
+                if (zero[lane]) {
+                    absent[(j + lane) / 64] |= (uint64_t)1 << (j + lane) % 64;
+                    ++count;
+                }
+        }
+    }
+    return count;
 }

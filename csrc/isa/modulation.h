@@ -182,8 +182,8 @@ static void attend_block(const attention_head *head, int64_t width, int masked, 
 }
 
 /* unit column i = O / (||O|| + NORM_FLOOR), O = y W_O, for one block; y (d_model, SPO_LANES), unit (d_model,
- * padded) at column i0. */
-static void unit_outputs(int64_t d_model, int64_t padded, const double *y, const double *w_o, double *unit) {
+ * padded) at column i0. Returns ||O||. */
+static vd unit_outputs(int64_t d_model, int64_t padded, const double *y, const double *w_o, double *unit) {
     vd squares = {0};
     for (int64_t e = 0; e < d_model; ++e) {
         vd sum = {0};
@@ -192,8 +192,9 @@ static void unit_outputs(int64_t d_model, int64_t padded, const double *y, const
         squares = v_fma(sum, sum, squares);
         v_store(unit + e * padded, sum);
     }
-    const vd inverse = 1.0 / (v_sqrt(squares) + NORM_FLOOR);
+    const vd length = v_sqrt(squares), inverse = 1.0 / (length + NORM_FLOOR);
     for (int64_t e = 0; e < d_model; ++e) v_store(unit + e * padded, v_load(unit + e * padded) * inverse);
+    return length;
 }
 
 /* Unit outputs (d_model, padded) of all oscillators, somewhere in scratch. knm has a symmetric pattern (or is
@@ -226,50 +227,4 @@ static int32_t units(int64_t n, const double *knm, int32_t traits, const double 
     }
     *unit = x;
     return SPO_OK;
-}
-
-/* out_ij = K_ij (1 + lambda / 2 + u_i . u_j) on rows i ... i + rows - 1 and columns low ... high - 1, u =
- * sqrt(lambda / 2) unit: symmetric to the last bit, since products commute and the sums run in one order. */
-INLINE void scale_rows(int64_t n, int64_t padded, const int64_t d_model, const int rows, const double *source,
-                       const double *u, double base, int64_t i, int64_t low, int64_t high, double *out) {
-    for (int64_t j = low; j < high; j += SPO_LANES) {
-        vd factor[4];
-        for (int r = 0; r < rows; ++r) factor[r] = v_set(base);
-        for (int64_t e = 0; e < d_model; ++e) {
-            const double *line = u + e * padded;
-            const vd column = high - j >= SPO_LANES ? v_load(line + j) : v_load_first(line + j, high - j);
-            for (int r = 0; r < rows; ++r) factor[r] = v_fma(v_set(line[i + r]), column, factor[r]);
-        }
-        for (int r = 0; r < rows; ++r) {
-            const int64_t at = (i + r) * n + j;
-            if (high - j >= SPO_LANES)
-                v_store(out + at, v_load(source + at) * factor[r]);
-            else
-                v_store_first(out + at, v_load_first(source + at, high - j) * factor[r], high - j);
-        }
-    }
-}
-
-/* The whole matrix; source is the symmetric part of K, or out itself. Spoils unit. */
-static void scale(int64_t n, const double *source, const spo_modulation *modulation, double *unit,
-                  double *out) {
-    const int64_t padded = spo_padded(n), d_model = modulation->d_model, reach = modulation->block_size;
-    const double root = sqrt(0.5 * modulation->lambda), base = 1.0 + 0.5 * modulation->lambda;
-    for (int64_t e = 0; e < d_model * padded; e += SPO_LANES) v_store(unit + e, root * v_load(unit + e));
-    if (reach >= 0 && reach < n - 1) {
-        if (out != source) memcpy(out, source, (size_t)(n * n) * sizeof(double));
-        for (int64_t i = 0; i < n; ++i)
-            scale_rows(n, padded, d_model, 1, source, unit, base, i, i > reach ? i - reach : 0,
-                       i + reach < n ? i + reach + 1 : n, out);
-    } else {
-        int64_t i = 0;
-        for (; i + 4 <= n; i += 4) {
-            if (d_model == 8)
-                scale_rows(n, padded, 8, 4, source, unit, base, i, 0, n, out);
-            else
-                scale_rows(n, padded, d_model, 4, source, unit, base, i, 0, n, out);
-        }
-        for (; i < n; ++i) scale_rows(n, padded, d_model, 1, source, unit, base, i, 0, n, out);
-    }
-    for (int64_t i = 0; i < n; ++i) out[i * n + i] = 0.0;
 }

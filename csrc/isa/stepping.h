@@ -103,11 +103,12 @@ static void apply_lags(const double *modulated, const spo_run_scratch *w) {
 
 /* K' of the present state. */
 static int32_t modulate_state(const spo_network *network, spo_state *state, const spo_run_scratch *w) {
+    const spo_attention_path path = {w->moments, w->absent, NULL};
     const int32_t status =
         w->sparse ? spo_core_modulate_sparse(network->n, w->sparse, network->knm, w->theta,
                                              network->modulation, w->modulation, state->modulated)
                   : spo_core_modulate(network->n, network->knm, *w->traits, w->theta, network->modulation,
-                                      w->modulation, state->modulated);
+                                      &path, w->modulation, state->modulated);
     if (status == SPO_OK) apply_lags(state->modulated, w);
     return status;
 }

@@ -27,6 +27,7 @@ from spo_fast.validation import (
     as_output,
     as_phases,
     explain_refusal,
+    refuse_moments,
 )
 
 NAMES = ("rust", "go", "julia", "mojo")
@@ -451,6 +452,7 @@ class Integration:
         """
         backend, null = self._backend, self._backend.ffi.NULL
         knm = backend.dense(network.knm)
+        refuse_moments(network.modulation)
         pointers = [backend.doubles(array) for array in (network.omega, knm, network.alpha)]
         struct, self._modulated, kept = null, None, None
         if network.modulation is not None:

@@ -25,6 +25,7 @@ from spo_fast.validation import (
     explain_coupling,
     explain_nonfinite,
     explain_refusal,
+    refuse_moments,
     unexplained,
 )
 
@@ -354,6 +355,7 @@ class Integration:
         ValueError
             If the coupling is to be modulated and is not symmetric, finite and of zero diagonal.
         """
+        refuse_moments(network.modulation)
         self._network = network
         self._omega = _writable(network.omega)
         self._drive = steps.make_drive(network.uniform_alpha, network.zeta, network.psi)

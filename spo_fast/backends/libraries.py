@@ -313,10 +313,20 @@ def build(name: str, target: Path | None = None) -> Path:
         for command in language.commands(str(program), sources(name), fresh, Path(scratch)):
             _run(name, command)
         description = Path(scratch, "description.json")
-        description.write_text(json.dumps({"level": level() if language.by_level else None}))
+        told = {"level": level() if language.by_level else None, "sources": _digest(name)}
+        description.write_text(json.dumps(told))
         os.replace(description, target.with_suffix(".json"))
         os.replace(Path(scratch, language.makes) if language.makes else fresh, target)
     return target
+
+
+def is_current(name: str, library: Path) -> bool:
+    """Return whether a library was built from the present sources, so that building it again is needless."""
+    try:
+        told = json.loads(library.with_suffix(".json").read_text(encoding="utf-8"))
+        return library.is_file() and told["sources"] == _digest(name)
+    except (KeyError, OSError, TypeError, ValueError):
+        return False
 
 
 def _run(name: str, command: list[str]) -> None:

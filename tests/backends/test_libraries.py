@@ -56,7 +56,8 @@ def test_a_library_is_built_found_and_described(places):
     built = libraries.build("rust")
     assert libraries.find("rust") == built == libraries.user_library("rust")
     assert built.read_text() == "library\n"
-    assert json.loads(built.with_suffix(".json").read_text()) == {"level": None}
+    assert json.loads(built.with_suffix(".json").read_text())["level"] is None
+    assert libraries.is_current("rust", built)
     assert not [path for path in built.parent.iterdir() if path.is_dir()]  # nothing is left lying about
 
 
@@ -74,6 +75,7 @@ def test_another_version_of_the_sources_does_not_meet_the_old_library(places):
     (places / "elsewhere" / "rust" / "src" / "lib.rs").write_text("// something\n")
     with pytest.raises(libraries.Unavailable, match="not built; cargo is at"):
         libraries.find("rust")
+    assert not libraries.is_current("rust", old)
     assert libraries.build("rust") != old
 
 
@@ -161,6 +163,7 @@ def test_a_damaged_description_is_told(places, text):
     description.write_text(text, encoding="latin-1") if text is not None else description.unlink()
     with pytest.raises(libraries.Unavailable, match="describes the library beside it, is missing or damaged"):
         libraries.find("rust")
+    assert not libraries.is_current("rust", description.with_suffix(libraries.SUFFIX))
     assert "damaged" in registry.backends()["rust"]
 
 
