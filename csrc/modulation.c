@@ -126,6 +126,14 @@ int32_t spo_core_factors_sparse(int64_t n, const spo_sparse *sparse, const doubl
     return status;
 }
 
+int32_t spo_unit_outputs(int64_t n, const spo_sparse *sparse, const double *knm, int32_t traits,
+                         const double *theta, const spo_modulation *modulation, const spo_attention_path *path,
+                         double *scratch, double **unit) {
+    if (sparse)
+        return spo_kernels_in_use()->units_sparse(n, sparse, knm, theta, modulation, scratch, unit);
+    return units_of(n, knm, traits, theta, modulation, path, scratch, unit);
+}
+
 int32_t spo_modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,
                      double *out) {
     if (!spo_modulation_acceptable(n, modulation)) return SPO_INVALID_ARGUMENT;

@@ -136,29 +136,88 @@ static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *k
     return SPO_OK;
 }
 
-/* u . v over d_model entries, in one order whichever is first. */
-INLINE double dot(int64_t d_model, const double *u, const double *v) {
+/* The products of u and v over d_model entries, whose sum over the lanes is u . v, in one order whichever is
+ * first. */
+INLINE vd dot_lanes(const int64_t d_model, const double *u, const double *v) {
     vd sum = {0};
     for (int64_t e = 0; e < d_model; e += SPO_LANES) {
-        const int64_t left = d_model - e < SPO_LANES ? d_model - e : SPO_LANES;
-        sum = v_fma(v_load_first(u + e, left), v_load_first(v + e, left), sum);
+        const int64_t left = d_model - e;
+        sum = left >= SPO_LANES ? v_fma(v_load(u + e), v_load(v + e), sum)
+                                : v_fma(v_load_first(u + e, left), v_load_first(v + e, left), sum);
     }
-    return v_sum(sum);
+    return sum;
 }
 
-/* out_e = mean_e (1 + lambda / 2 (1 + unit_i . unit_j)) for the entries in reach, mean_e beyond, 0 on the
- * diagonal. */
+/* K'_e of `count` edges of row i, up to four: mean_e (1 + lambda / 2 (1 + unit_i . unit_j)) for those in reach,
+ * mean_e beyond, 0 on the diagonal. */
+INLINE void rescale_edges(const int64_t d_model, const int count, double half, int64_t reach, const double *unit,
+                          int64_t i, const int32_t *column, const double *mean, double *out) {
+    vd products[4] = {{0}};
+    double dots[4];
+    for (int q = 0; q < count; ++q)
+        products[q] = dot_lanes(d_model, unit + i * d_model, unit + column[q] * d_model);
+    v_sum4(products[0], products[1], products[2], products[3], dots);
+    for (int q = 0; q < count; ++q) {
+        const int64_t j = column[q], distance = i < j ? j - i : i - j;
+        const double factor = distance <= reach ? 1.0 + half * (1.0 + dots[q]) : 1.0;
+        out[q] = distance == 0 ? 0.0 : mean[q] * factor;
+    }
+}
+
+INLINE void scale_rows(const int64_t d_model, int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
+                       const double *unit, double *out) {
+    const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
+    const double half = 0.5 * modulation->lambda;
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t end = sparse->start[i + 1];
+        int64_t e = sparse->start[i];
+        for (; e + 4 <= end; e += 4)
+            rescale_edges(d_model, 4, half, reach, unit, i, sparse->column + e, sparse->mean + e, out + e);
+        for (; e < end; ++e)
+            rescale_edges(d_model, 1, half, reach, unit, i, sparse->column + e, sparse->mean + e, out + e);
+    }
+}
+
+/* K' of all edges. */
 static void scale_sparse(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
                          const double *unit, double *out) {
-    const int64_t d_model = modulation->d_model,
-                  reach = modulation->block_size < 0 ? n : modulation->block_size;
+    if (modulation->d_model == 8)
+        scale_rows(8, n, sparse, modulation, unit, out);
+    else
+        scale_rows(modulation->d_model, n, sparse, modulation, unit, out);
+}
+
+INLINE void pull_rows_fused(const int64_t d_model, int64_t n, const spo_sparse *sparse,
+                            const spo_modulation *modulation, const double *unit, const v2 *pairs, double *pull,
+                            double *push) {
+    const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
     const double half = 0.5 * modulation->lambda;
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t e = sparse->start[i]; e < sparse->start[i + 1]; ++e) {
-            const int64_t j = sparse->column[e], distance = i < j ? j - i : i - j;
-            double factor = distance == 0 ? 0.0 : 1.0;
-            if (distance > 0 && distance <= reach)
-                factor += half * (1.0 + dot(d_model, unit + i * d_model, unit + j * d_model));
-            out[e] = factor == 0.0 ? 0.0 : sparse->mean[e] * factor;
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t end = sparse->start[i + 1];
+        int64_t e = sparse->start[i];
+        v2 even = {0}, odd = {0};
+        double k[4];
+        for (; e + 4 <= end; e += 4) {
+            const int32_t *column = sparse->column + e;
+            rescale_edges(d_model, 4, half, reach, unit, i, column, sparse->mean + e, k);
+            even = v2_fma(k[2], pairs[column[2]], v2_fma(k[0], pairs[column[0]], even));
+            odd = v2_fma(k[3], pairs[column[3]], v2_fma(k[1], pairs[column[1]], odd));
         }
+        for (; e < end; ++e) {
+            rescale_edges(d_model, 1, half, reach, unit, i, sparse->column + e, sparse->mean + e, k);
+            even = v2_fma(k[0], pairs[sparse->column[e]], even);
+        }
+        even += odd;
+        pull[i] = even[0];
+        push[i] = even[1];
+    }
+}
+
+/* P and Q of the drift from K' that is never written. */
+static void pull_sparse_fused(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
+                              const double *unit, const v2 *pairs, double *pull, double *push) {
+    if (modulation->d_model == 8)
+        pull_rows_fused(8, n, sparse, modulation, unit, pairs, pull, push);
+    else
+        pull_rows_fused(modulation->d_model, n, sparse, modulation, unit, pairs, pull, push);
 }

@@ -197,8 +197,8 @@ static void fuzz_sparse(int64_t n) {
     spo_state state = {theta, out, 0.0, 0.05, 0}, edge_state = {other, data, 0.0, 0.05, 0};
     check(spo_kuramoto_run(&network, &integrator, &state, 2, NULL) == SPO_OK, "dense run", n);
     network.knm = k.data;
-    double *work = room(spo_core_run_scratch(&network, &sparse, NULL, integrator.method));
-    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, work) == SPO_OK, "preparation", n);
+    double *work = room(spo_core_run_scratch(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO));
+    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO, work) == SPO_OK, "preparation", n);
     check(spo_core_run(&network, &sparse, &integrator, NULL, &edge_state, 2, NULL, work) == SPO_OK, "sparse run",
           n);
     for (int64_t i = 0; i < n; ++i) error = fmax(error, fabs(sin(0.5 * (theta[i] - other[i]))));
@@ -222,9 +222,9 @@ static void fuzz_members(int64_t n) {
     const spo_network network = {n, omega, knm, uniform(0, 1) < 0.5 ? alpha : NULL, 0.2, 0.1, 0.5, NULL, 1};
     const spo_integrator integrator = {(int64_t)uniform(0, 2), 0.05, 0, 0};
     const spo_record record = {1, states, t, r, psi, seen};
-    double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method)),
+    double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE)),
            *block = room(spo_core_members_room(n));
-    check(spo_core_prepare(&network, NULL, NULL, integrator.method, scratch) == SPO_OK, "preparation", n);
+    check(spo_core_prepare(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE, scratch) == SPO_OK, "preparation", n);
     memcpy(single, theta, (size_t)n * sizeof(double));
     if (members > 1 && n > 0) omega[n] = INFINITY;
     spo_ensemble all = {members, 0, omega, theta, status, taken};
