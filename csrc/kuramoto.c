@@ -20,26 +20,29 @@ static int64_t packed_half(int64_t n) {
     return SPO_PAD * SPO_PAD * blocks * (blocks + 1) / 2;
 }
 
-/* Which walk serves best, measured at N = 16 ... 2048 with AVX2 and AVX-512 (microseconds with AVX2; K' written
- * takes a product, kept a first walk, and then each evaluation a sum):
+/* Which walk serves best, measured at N = 8 ... 2048 with AVX2 on a processor whose second cache holds 2 MB
+ * (microseconds; K' written takes a product, kept a first walk, and then each evaluation a sum):
  *
  *     N                                 16     64    256    512   1024    2048
- *     without a matrix of lags
+ *     no lag, or one for all
  *       K' written: product            0.1    1.2     28    270   1200   12000
  *         and each sum                 0.03   0.4    7.2     43    320    1300
  *       kept: first walk               0.2    1.8     23     92    420    1900
  *         and each other sum           0.06   0.45   6.6     26    150     780
  *       fused: each walk               0.2    1.6     21     82    310    1450
- *     with one
+ *     a lag a pair
  *       kept: first walk               0.4    3.9     80    370   1460   11000
  *         and each other sum           0.05   0.9     14    160    650    6300
  *       fused: each walk               0.4    2.8     45    180    910    7400
  *
- * So K' that serves once is never made, and K' that serves more often is kept, but where a matrix of lags makes
- * two of it, that leave the cache. K itself is worth packing where it does not fit the second cache. */
-#define LAGGED_CACHE_LIMIT 400 /* oscillators */
-#define LAGGED_EVALUATIONS 4   /* from which it is kept all the same */
-#define HALF_FROM 400          /* oscillators */
+ * So K' that serves once is never made. K' that serves more often is kept, but written below SMALL, where
+ * packing has more to fill up than to save, and never made where it is two matrices that leave the cache, unless it
+ * serves very often. With AVX-512 the same limits hold. K itself is worth packing where it does not fit the second
+ * cache. */
+#define SMALL 64             /* oscillators */
+#define HALF_FROM 400        /* oscillators */
+#define LAGGED_LIMIT 400     /* oscillators */
+#define LAGGED_EVALUATIONS 8 /* from which two matrices are kept at any size */
 
 /* Evaluations of the drift with one K', at least. */
 static int64_t evaluations(const spo_network *network, int64_t method) {
@@ -60,8 +63,8 @@ static int32_t wanted_walk(const spo_network *network, const spo_sparse *sparse,
     if (sparse) return wish == SPO_WALK_FUSED || (wish == SPO_WALK_AUTO && count == 1) ? SPO_WALK_FUSED : SPO_WALK_WHOLE;
     if (m->block_size >= 0 && m->block_size < n - 1) return SPO_WALK_WHOLE;
     if (wish != SPO_WALK_AUTO) return wish;
-    if (network->alpha && n >= LAGGED_CACHE_LIMIT) return count < LAGGED_EVALUATIONS ? SPO_WALK_FUSED : SPO_WALK_KEPT;
-    return count == 1 ? SPO_WALK_FUSED : SPO_WALK_KEPT;
+    if (count == 1 || (network->alpha && n >= LAGGED_LIMIT && count < LAGGED_EVALUATIONS)) return SPO_WALK_FUSED;
+    return n < SMALL && !network->alpha ? SPO_WALK_WHOLE : SPO_WALK_KEPT;
 }
 
 /* Doubles of one of the matrices that lags take. */

@@ -164,21 +164,37 @@ def test_bits_do_not_depend_on_addresses(rng, walk, modulation):
 # ---------------------------------------------------------------- which walk
 
 
-def test_the_choice(rng):
-    n = 40
+@pytest.mark.parametrize(
+    "n, once, twice, four, often",
+    [(40, "fused", "whole", "whole", "whole"), (70, "fused", "kept", "kept", "kept")],
+)
+def test_the_choice(rng, n, once, twice, four, often):
+    """By how many evaluations of the drift one modulated coupling serves."""
     theta, knm = phases(rng, n), symmetric(rng, n)
-    lags = rng.uniform(-1.0, 1.0, (n, n))
 
-    def choice(knm=knm, modulation=None, **keywords):
-        return integration("auto", theta, 1.0, knm, modulation={} if modulation is None else modulation, **keywords).walk
+    def choice(modulation=None, **keywords):
+        return integration("auto", theta, 1.0, knm, modulation=modulation or {}, **keywords).walk
 
-    for alpha in (None, 0.4, lags):
-        assert choice(alpha=alpha) == "fused"
-        assert choice(alpha=alpha, every=2) == choice(alpha=alpha, method="rk4") == "kept"
-        assert choice(alpha=alpha, method="rk45") == "kept"
-    assert choice(modulation={"block_size": n - 1}) == choice(modulation={"block_size": None}) == "fused"
+    for alpha in (None, 0.4):
+        assert choice(alpha=alpha) == once
+        assert choice(alpha=alpha, every=2) == twice
+        assert choice(alpha=alpha, method="rk4") == four
+        assert choice(alpha=alpha, method="rk45") == choice(alpha=alpha, method="rk4", every=3) == often
+    assert choice(modulation={"block_size": n - 1}) == choice(modulation={"block_size": None}) == once
     assert choice(modulation={"block_size": n - 2}) == choice(modulation={"lambda_": 0.0}) == "whole"
     assert integration("auto", theta, 1.0, knm).walk == "whole"
+
+
+@pytest.mark.parametrize("n, four", [(40, "kept"), (410, "fused")])
+def test_the_choice_with_a_lag_a_pair(rng, n, four):
+    theta, knm, alpha = phases(rng, n), symmetric(rng, n), rng.uniform(-1.0, 1.0, (n, n))
+
+    def choice(**keywords):
+        return integration("auto", theta, 1.0, knm, modulation={}, alpha=alpha, **keywords).walk
+
+    assert choice() == "fused"
+    assert choice(method="rk4") == four
+    assert choice(method="rk4", every=2) == "kept"
 
 
 def almost(knm, index, value):
