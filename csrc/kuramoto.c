@@ -53,14 +53,13 @@ static int64_t evaluations(const spo_network *network, int64_t method) {
 static int32_t wanted_walk(const spo_network *network, const spo_sparse *sparse, int64_t method, int32_t wish) {
     const spo_modulation *m = network->modulation;
     const int64_t n = network->n;
-    if (wish == SPO_WALK_WHOLE || (sparse && network->alpha)) return SPO_WALK_WHOLE;
+    if (wish == SPO_WALK_WHOLE || sparse) return SPO_WALK_WHOLE;
     if (!m) {
-        if (sparse || network->alpha || wish == SPO_WALK_FUSED) return SPO_WALK_WHOLE;
+        if (network->alpha || wish == SPO_WALK_FUSED) return SPO_WALK_WHOLE;
         return wish == SPO_WALK_KEPT || n >= HALF_FROM ? SPO_WALK_KEPT : SPO_WALK_WHOLE;
     }
     const int64_t count = evaluations(network, method);
     if (m->lambda == 0) return SPO_WALK_WHOLE;
-    if (sparse) return wish == SPO_WALK_FUSED || (wish == SPO_WALK_AUTO && count == 1) ? SPO_WALK_FUSED : SPO_WALK_WHOLE;
     if (m->block_size >= 0 && m->block_size < n - 1) return SPO_WALK_WHOLE;
     if (wish != SPO_WALK_AUTO) return wish;
     if (count == 1 || (network->alpha && n >= LAGGED_LIMIT && count < LAGGED_EVALUATIONS)) return SPO_WALK_FUSED;
@@ -73,8 +72,8 @@ static int64_t lag_room(const spo_network *network, const spo_sparse *sparse, in
 }
 
 /* Packed matrices beside those of the lags: K, and K' where it is kept. */
-static int64_t packed_count(const spo_network *network, const spo_sparse *sparse, int32_t wanted) {
-    if (wanted == SPO_WALK_WHOLE || sparse || network->alpha) return 0;
+static int64_t packed_count(const spo_network *network, int32_t wanted) {
+    if (wanted == SPO_WALK_WHOLE || network->alpha) return 0;
     return network->modulation && wanted == SPO_WALK_KEPT ? 2 : 1;
 }
 
@@ -85,7 +84,7 @@ int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *spars
     int64_t doubles = SPO_PAD + SPO_PAD + (VECTORS + stages_of(method)) * padded;
     if (sparse) doubles += 2 * padded;
     if (network->alpha) doubles += (network->modulation ? 4 : 2) * lag_room(network, sparse, wanted);
-    doubles += packed_count(network, sparse, wanted) * packed_half(n);
+    doubles += packed_count(network, wanted) * packed_half(n);
     if (network->modulation)
         doubles += sparse ? spo_core_sparse_scratch(n, network->modulation)
                           : spo_core_modulation_scratch(n, network->modulation, moments) +
@@ -123,7 +122,7 @@ static spo_run_scratch run_layout(const spo_network *network, const spo_sparse *
         w.kept = w.lag_cosine, w.kept_lag = w.lag_sine;
     }
     double **packed[2] = {&w.packed, &w.kept};
-    for (int k = 0; k < packed_count(network, sparse, wanted); ++k, free_from += packed_half(network->n))
+    for (int k = 0; k < packed_count(network, wanted); ++k, free_from += packed_half(network->n))
         *packed[k] = free_from;
     if (moments && network->modulation && !sparse) {
         w.moments = moments;
@@ -172,8 +171,8 @@ int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, c
         if (status != SPO_OK) return status;
         if (moments && !(prepared->traits & SPO_ALL_EDGES)) spo_core_find_absent(n, network->knm, w.absent);
     }
-    if (!sparse) prepared->walk = allowed_walk(network, prepared->wanted, prepared->traits);
-    const int packing = !sparse && prepared->walk != SPO_WALK_WHOLE;
+    prepared->walk = allowed_walk(network, prepared->wanted, prepared->traits);
+    const int packing = prepared->walk != SPO_WALK_WHOLE;
     if (network->alpha) prepare_lags(network, &w, !network->modulation || packing);
     if (packing) {
         kernels->pack(n, network->alpha ? w.lag_cosine : network->knm, !network->alpha, w.packed);

@@ -263,57 +263,24 @@ def test_a_state_that_turns_non_finite(rng, walk, lag, method):
 # ---------------------------------------------------------------- edges
 
 
-@pytest.mark.parametrize("keywords", [{}, {"block_size": 3}, {"n_heads": 2, "temperature": 0.4}])
-@pytest.mark.parametrize("lag", [None, 0.4])
-@pytest.mark.parametrize("n", [1, 2, 7, 33, 100])
-def test_edges(rng, n, lag, keywords):
-    theta, omega = phases(rng, n), rng.normal(0.0, 1.0, n)
-    dense = symmetric(rng, n, 0.3)
-    runs = {"alpha": lag, "modulation": keywords, "method": "rk4", "dt": 0.05, "n_steps": 3}
-    expected = final("whole", theta, omega, sp.csr_array(dense), **runs)
-    assert circle_gap(final("fused", theta, omega, sp.csr_array(dense), **runs), expected) <= budget(dense)
-    assert circle_gap(final("whole", theta, omega, dense, **runs), expected) <= 10 * budget(dense)
-
-
-@pytest.mark.parametrize("d_model, n_heads", OTHER_WIDTHS)
-def test_edges_of_other_widths(rng, d_model, n_heads):
-    n = 37
-    theta, knm = phases(rng, n), sp.csr_array(symmetric(rng, n, 0.3))
-    weights = dict(
-        zip(("w_q", "w_k", "w_v", "w_o"), spo_fast.default_projections(n_heads, 3, d_model), strict=True)
-    )
-    keywords = {"modulation": {"n_heads": n_heads, **weights}, "n_steps": 3, "dt": 0.05}
-    expected = final("whole", theta, 1.0, knm, **keywords)
-    assert circle_gap(final("fused", theta, 1.0, knm, **keywords), expected) <= 1e-12
-
-
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("method", METHODS)
-def test_pieces_over_edges_end_in_the_same_bits(rng, method, every):
-    n = 30
-    theta, knm = phases(rng, n), sp.csr_array(symmetric(rng, n, 0.3))
-    keywords = {"method": method, "dt": 0.05, "every": every, "modulation": {}}
-    run = final("fused", theta, 1.0, knm, n_steps=7, **keywords)
-    assert same_bits(final("fused", theta, 1.0, knm, pieces=(1, 3, 0, 3), **keywords), run)
-    assert circle_gap(run, final("whole", theta, 1.0, knm, n_steps=7, **keywords)) <= 1e-12
-
-
-def test_edges_within_the_tolerances(rng):
-    """K' is made of the mean of both sides, and its diagonal is zero."""
-    n = 12
-    knm = almost(almost(symmetric(rng, n, 0.6, 0.5, 1.0), (3, 3), 5e-13), (2, 7), 4e-13)
-    theta = phases(rng, n)
-    keywords = {"modulation": {}, "n_steps": 2, "dt": 0.1}
-    expected = final("whole", theta, 1.0, sp.csr_array(knm), **keywords)
-    assert circle_gap(final("fused", theta, 1.0, sp.csr_array(knm), **keywords), expected) <= 1e-14
-
-
-def test_the_choice_for_edges(rng):
-    n = 12
+@pytest.mark.parametrize("walk", ["fused", "kept", "auto"])
+def test_edges_are_walked_whole(rng, walk):
+    n = 40
     theta, dense = phases(rng, n), symmetric(rng, n, 0.6)
-    knm = sp.csr_array(dense)
     lags = sp.csr_array(0.5 * (dense != 0))
-    assert integration("auto", theta, 1.0, knm, modulation={}).walk == "fused"
-    assert integration("auto", theta, 1.0, knm, modulation={}, every=2).walk == "whole"
-    assert integration("auto", theta, 1.0, knm, modulation={}, alpha=lags).walk == "whole"
-    assert integration("auto", theta, 1.0, knm).walk == "whole"
+    for keywords in ({}, {"modulation": {}}, {"modulation": {}, "alpha": lags}):
+        assert integration(walk, theta, 1.0, sp.csr_array(dense), **keywords).walk == "whole"
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 4, 8])
+@pytest.mark.parametrize("temperature", [1.0, 1e-3])
+def test_attention_over_edges_by_heads_and_range_of_logits(rng, n_heads, temperature):
+    """At a low temperature the bound of the logits is no substitute for the largest of them."""
+    n = 60
+    theta, dense = phases(rng, n), symmetric(rng, n, 0.3)
+    dense[5] = dense[:, 5] = 0.0
+    keywords = {"n_heads": n_heads, "temperature": temperature, "backend": "cython"}
+    expected = spo_fast.Modulator(dense, **keywords, algorithm="direct").factors(theta)
+    result = spo_fast.Modulator(sp.csr_array(dense), **keywords).factors(theta)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-13 / min(1.0, temperature))
+    assert not result[5].any()

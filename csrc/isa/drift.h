@@ -154,11 +154,7 @@ static int pull_walk(const spo_network *network, const spo_run_scratch *w) {
 static void drift(const spo_network *network, const double *knm, const spo_run_scratch *w, double *f) {
     const int64_t n = network->n, padded = spo_padded(n);
     const double *s = w->sine, *c = w->cosine;
-    if (w->sparse && w->prepared->walk == SPO_WALK_FUSED) {
-        interleave(n, s, c, (v2 *)w->pairs);
-        pull_sparse_fused(n, w->sparse, network->modulation, w->prepared->unit, (const v2 *)w->pairs, w->pull,
-                          w->push);
-    } else if (w->prepared->walk != SPO_WALK_WHOLE) {
+    if (w->prepared->walk != SPO_WALK_WHOLE) {
         if (pull_walk(network, w)) {
             for (int64_t i = 0; i < padded; i += SPO_LANES) {
                 const vd drive = v_fma(v_load(c + i), v_set(w->drive_sine), -(v_load(s + i) * w->drive_cosine));

@@ -99,11 +99,10 @@ extern const spo_kernels spo_kernels_avx512;
 /* The table in use (dispatch.c). */
 const spo_kernels *spo_kernels_in_use(void);
 
-/* Unit outputs as the kernels leave them, somewhere in scratch: (d_model, padded), or (n, d_model) for sparse K.
- * K has a symmetric pattern. (modulation.c) */
-int32_t spo_unit_outputs(int64_t n, const spo_sparse *sparse, const double *knm, int32_t traits,
-                         const double *theta, const spo_modulation *modulation, const spo_attention_path *path,
-                         double *scratch, double **unit);
+/* Unit outputs (d_model, padded), somewhere in scratch. K has a symmetric pattern. (modulation.c) */
+int32_t spo_unit_outputs(int64_t n, const double *knm, int32_t traits, const double *theta,
+                         const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
+                         double **unit);
 
 /* Are sizes, pointers and numbers of a modulation in their ranges? (modulation.c) */
 int spo_modulation_acceptable(int64_t n, const spo_modulation *modulation);

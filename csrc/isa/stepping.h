@@ -107,9 +107,9 @@ static int32_t modulate_state(const spo_network *network, spo_state *state, cons
     spo_prepared *const prepared = w->prepared;
     if (prepared->walk != SPO_WALK_WHOLE) {
         const int32_t status =
-            spo_unit_outputs(network->n, w->sparse, network->knm, prepared->traits, w->theta, network->modulation,
+            spo_unit_outputs(network->n, network->knm, prepared->traits, w->theta, network->modulation,
                              &path, w->modulation, &prepared->unit);
-        if (status == SPO_OK && !w->sparse) scale_units(network->n, network->modulation, prepared->unit);
+        if (status == SPO_OK) scale_units(network->n, network->modulation, prepared->unit);
         return status;
     }
     const int32_t status =
