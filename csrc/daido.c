@@ -4,8 +4,9 @@
  * trigonometric polynomial of degree d/2 in both phases, so its exponential is entire and periodic and its
  * double Fourier series falls faster than any geometric one:
  *
- *   exp(s(theta, theta') - shift(theta)) = sum_ab C_ab phi_a(theta) phi_b(theta'),  phi_a = cos or sin a theta
- *   sum_j exp(s(theta, theta_j) - shift(theta)) = sum_a phi_a(theta) (sum_b C_ab Z_b),  Z_b = sum_j phi_b(theta_j)
+ *   exp(s(theta, theta') - shift(theta)) = sum_ab C_ab phi_a(theta) phi_b(theta'),  phi_a = cos or sin a
+ * theta sum_j exp(s(theta, theta_j) - shift(theta)) = sum_a phi_a(theta) (sum_b C_ab Z_b),  Z_b = sum_j
+ * phi_b(theta_j)
  *
  * Z are the Kuramoto-Daido order parameters. The softmax does not see a shift by a function of the query;
  * the one chosen here is a trigonometric polynomial of degree d near the logarithm of the row's mean, so that
@@ -31,10 +32,14 @@
 /* The smallest and the largest grid. */
 #define SMALLEST_GRID 256
 #define LARGEST_GRID 512
-/* Coefficients within this many standard deviations of the noise are noise. */
-#define NOISE_FACTOR 4.0
-/* What is larger than this at the outer edge is a spectrum that has not decayed. */
-#define NOISE_LIMIT 5e-17
+/* Coefficients up to this many times the largest at the outer edge are noise. */
+#define NOISE_FACTOR 2.0
+/* What is larger than this at the outer edge is a spectrum that has not decayed: roundings of exp(s) give at
+ * most some 1e-17 on the axes, 1e-19 elsewhere. */
+#define NOISE_LIMIT 2e-16
+/* Errors that the check of a series lets pass: roundings of logits, of its own sums, of multiples of the
+ * phases. */
+#define CHECK_LIMIT 1e-13
 /* Rows whose mean is under this share of the largest value lose more digits than the budget has; where more
  * than FEW of all phases give such rows, the series are of no use. */
 #define FAINT 1e-3
@@ -82,8 +87,8 @@ typedef struct {
 static void release(grid *g) { free(g->memory); }
 
 static int prepare(grid *g, int64_t size, int64_t d_model) {
-    const int64_t lengths[7] = {2 * size,           size * d_model, size * d_model, size * size,
-                                (size + 2) * size,  2 * size,       size};
+    const int64_t lengths[7] = {
+        2 * size, size * d_model, size * d_model, size * size, (size + 2) * size, 2 * size, size};
     double **arrays[7] = {&g->roots, &g->x, &g->key, &g->value, &g->spectrum, &g->row, &g->curve};
     int64_t total = 0;
     for (int k = 0; k < 7; ++k) total += lengths[k];
@@ -175,7 +180,8 @@ static double fill_exponentials(const grid *g, int64_t d_model, spo_head_series 
     analyse(g, d_model, 1.0, head->shift);
     double top = -INFINITY;
     for (int64_t i = 0; i < size; ++i) {
-        const double shift = synthesise(g, d_model, head->shift, i), highest = largest(size, g->value + i * size);
+        const double shift = synthesise(g, d_model, head->shift, i),
+                     highest = largest(size, g->value + i * size);
         top = highest - shift > top ? highest - shift : top;
         g->curve[i] = shift;
     }
@@ -223,21 +229,32 @@ static double magnitude(const grid *g, int64_t a, int64_t b) {
     return sqrt(z[0] * z[0] + z[1] * z[1]);
 }
 
-/* Root mean square of the coefficients of key harmonic b, or of query harmonic a, at the outer edge. Roundings of
- * a row's or a column's own numbers are white along one axis only, so each line has a noise of its own. */
+/* Largest coefficient of key harmonic b, or of query harmonic a, at the outer edge. Roundings of a row's or a
+ * column's own numbers spread along one axis only, so each line has a noise of its own. */
 static double noise_of(const grid *g, int64_t line, int along_query) {
-    const int64_t from = 9 * g->size / 20, to = g->size / 2;
-    double sum = 0;
-    for (int64_t k = from; k < to; ++k) {
-        const double z = along_query ? magnitude(g, k, line) : magnitude(g, line, k);
-        sum += z * z;
-    }
-    return sqrt(sum / (double)(to - from));
+    double largest_seen = 0;
+    for (int64_t k = 9 * g->size / 20; k < g->size / 2; ++k)
+        largest_seen = fmax(largest_seen, along_query ? magnitude(g, k, line) : magnitude(g, line, k));
+    return largest_seen;
 }
 
-/* Extents of the blocks. Returns 0 when the spectrum reaches the edge of the grid. */
-static int find_support(const grid *g, spo_head_series *head) {
+/* Sum of what stands above the noise at query harmonics of block j and key harmonic b. */
+static double signal_of(const grid *g, const double *by_key, const double *by_query, int64_t j, int64_t b) {
+    double sum = 0;
+    for (int64_t a = j * SPO_ROWS; a < (j + 1) * SPO_ROWS; ++a) {
+        const int64_t mirror = (g->size - a) % g->size;
+        sum += fmax(magnitude(g, a, b) - fmax(by_key[b], by_query[a]), 0) +
+               fmax(magnitude(g, mirror, b) - fmax(by_key[b], by_query[mirror]), 0);
+    }
+    return sum;
+}
+
+/* Extents of the blocks. The logit's harmonics are at most d/2 apart, so those of its exponential are, too,
+ * and from its largest coefficient on a line ends where a run of d/2 is quiet; what stands alone beyond is
+ * noise. Returns 0 when the spectrum reaches the edge of the grid. */
+static int find_support(const grid *g, int64_t d_model, spo_head_series *head) {
     const int64_t size = g->size, edge = 2 * size / 5, most = edge / SPO_ROWS;
+    const int64_t gap = d_model / 2 > SPO_ROWS ? d_model / 2 : SPO_ROWS;
     const double share = TAIL / (double)most;
     double *by_key = g->row, *by_query = g->curve; /* both have served */
     for (int64_t k = 0; k < size; ++k) {
@@ -247,23 +264,24 @@ static int find_support(const grid *g, spo_head_series *head) {
     }
     head->blocks = head->reach = 0;
     for (int64_t j = 0; j < most; ++j) {
-        double tail = 0;
-        int64_t b = edge;
-        for (; b >= 0; --b) {
-            for (int64_t a = j * SPO_ROWS; a < (j + 1) * SPO_ROWS; ++a) {
-                const int64_t mirror = (size - a) % size;
-                tail += fmax(magnitude(g, a, b) - fmax(by_key[b], by_query[a]), 0) +
-                        fmax(magnitude(g, mirror, b) - fmax(by_key[b], by_query[mirror]), 0);
-            }
-            if (tail > share) break;
+        double run = 0, top = 0;
+        int64_t extent = 0;
+        for (int64_t b = 0; b < edge; ++b) {
+            const double signal = signal_of(g, by_key, by_query, j, b);
+            if (signal > top) top = signal, extent = b + 1;
         }
-        head->extent[j] = b + 1;
-        if (b >= 0) head->blocks = j + 1;
-        head->reach = b + 1 > head->reach ? b + 1 : head->reach;
+        if (top <= share) extent = 0;
+        for (int64_t b = extent; extent > 0 && b < extent + gap; ++b) {
+            if (b == edge) return 0;
+            run += signal_of(g, by_key, by_query, j, b);
+            if (run > share) extent = b + 1, run = 0;
+        }
+        head->extent[j] = extent > 0 ? extent : 1; /* the loops of a call expect no empty block */
+        if (extent > 0) head->blocks = j + 1;
+        if ((j + 1 - head->blocks) * SPO_ROWS >= gap) return 1;
+        head->reach = extent > head->reach ? extent : head->reach;
     }
-    for (int64_t j = 0; j < head->blocks; ++j) /* a hole cannot be: the loops of a call expect none */
-        if (head->extent[j] == 0) head->extent[j] = 1;
-    return head->blocks < most && head->reach < edge;
+    return 0;
 }
 
 /* The real coefficients of the support, from P = F_ab and Q = F_a,-b:
@@ -273,9 +291,11 @@ static int fill_coefficients(const grid *g, spo_head_series *head) {
     int64_t columns = 0;
     for (int64_t j = 0; j < head->blocks; ++j) columns += head->extent[j];
     const int64_t doubles = 4 * SPO_ROWS * columns;
-    head->coefficient = aligned_alloc(64, (size_t)doubles * sizeof(double) + 64);
+    free(head->memory), free(head->weight);
+    head->memory = malloc((size_t)(doubles + SPO_PAD) * sizeof(double));
     head->weight = calloc((size_t)(2 * spo_padded(head->reach)), sizeof(double));
-    if (!head->coefficient || !head->weight) return 0;
+    if (!head->memory || !head->weight) return 0;
+    head->coefficient = spo_aligned(head->memory);
     double *out = head->coefficient;
     for (int64_t j = 0; j < head->blocks; ++j)
         for (int64_t b = 0; b < head->extent[j]; ++b, out += 4 * SPO_ROWS)
@@ -289,10 +309,59 @@ static int fill_coefficients(const grid *g, spo_head_series *head) {
                 out[2 * SPO_ROWS + r] = b ? scale * (-q[1] - p[1]) : 0.0;
                 out[3 * SPO_ROWS + r] = a && b ? scale * (q[0] - p[0]) : 0.0;
                 for (int k = 0; k < 2; ++k)
-                    head->weight[k * spo_padded(head->reach) + b] += out[2 * k * SPO_ROWS + r] * out[2 * k * SPO_ROWS + r] +
-                                               out[(2 * k + 1) * SPO_ROWS + r] * out[(2 * k + 1) * SPO_ROWS + r];
+                    head->weight[k * spo_padded(head->reach) + b] +=
+                        out[2 * k * SPO_ROWS + r] * out[2 * k * SPO_ROWS + r] +
+                        out[(2 * k + 1) * SPO_ROWS + r] * out[(2 * k + 1) * SPO_ROWS + r];
             }
     return 1;
+}
+
+/* Phases of the check: multiples of the golden angle, none of them on a grid. */
+#define CHECKS 8
+#define GOLDEN_ANGLE 2.399963229728653
+
+/* The series against the exponentials themselves at CHECKS queries and as many keys, in units of the largest
+ * value. */
+static double error_of(const grid *g, const spo_modulation *m, int64_t h, const spo_head_series *head) {
+    const int64_t d = m->d_model, width = d / m->n_heads;
+    const double *w_q = m->w_q + h * d * width, *w_k = m->w_k + h * d * width;
+    double *query = g->value, *key = query + CHECKS * width, worst = 0; /* the grid's values have served */
+    for (int64_t i = 0; i < CHECKS; ++i)
+        for (int64_t e = 0; e < width; ++e) {
+            double q = 0, k = 0;
+            for (int64_t a = 0; a < d; ++a) {
+                const double order = (double)(a / 2 + 1), theta = GOLDEN_ANGLE * (double)(i + 1);
+                q += w_q[a * width + e] * (a % 2 ? sin(order * theta) : cos(order * theta));
+                k += w_k[a * width + e] * (a % 2 ? sin(-order * theta) : cos(-order * theta));
+            }
+            query[i * width + e] = q;
+            key[i * width + e] = k / (sqrt((double)width) * m->temperature[h]);
+        }
+    for (int64_t j = 0; j < CHECKS; ++j)
+        for (int64_t i = 0; i < CHECKS; ++i) {
+            const double theta = GOLDEN_ANGLE * (double)(i + 1), other = -GOLDEN_ANGLE * (double)(j + 1);
+            double logit = 0, sum = 0;
+            for (int64_t e = 0; e < width; ++e) logit += query[i * width + e] * key[j * width + e];
+            for (int64_t k = 0; k <= d; ++k)
+                logit -= (head->shift[2 * k] * cos((double)k * theta) +
+                          head->shift[2 * k + 1] * sin((double)k * theta)) /
+                         LOG2_E;
+            const double *c = head->coefficient;
+            for (int64_t block = 0; block < head->blocks; ++block) {
+                double y[2 * SPO_ROWS] = {0};
+                for (int64_t b = 0; b < head->extent[block]; ++b, c += 4 * SPO_ROWS) {
+                    const double cosine = cos((double)b * other), sine = sin((double)b * other);
+                    for (int64_t r = 0; r < 2 * SPO_ROWS; ++r)
+                        y[r] += c[r] * cosine + c[2 * SPO_ROWS + r] * sine;
+                }
+                for (int64_t r = 0; r < SPO_ROWS; ++r) {
+                    const double order = (double)(block * SPO_ROWS + r);
+                    sum += y[r] * cos(order * theta) + y[SPO_ROWS + r] * sin(order * theta);
+                }
+            }
+            worst = fmax(worst, fabs(sum - exp(logit)));
+        }
+    return worst;
 }
 
 /* Frobenius norm of the rows of W_O that belong to a head. */
@@ -323,7 +392,10 @@ static int32_t make_head(grid *g, const spo_modulation *m, int64_t h, spo_head_s
             return SPO_OK;
         }
         analyse_square(g);
-        if (find_support(g, head)) break;
+        if (find_support(g, d, head)) {
+            if (!fill_coefficients(g, head)) return SPO_OUT_OF_MEMORY;
+            if (error_of(g, m, h, head) <= CHECK_LIMIT) break;
+        }
         if (g->size >= LARGEST_GRID) {
             *refusal = TOO_WIDE;
             return SPO_OK;
@@ -333,7 +405,7 @@ static int32_t make_head(grid *g, const spo_modulation *m, int64_t h, spo_head_s
         if (!prepare(g, size, d)) return SPO_OUT_OF_MEMORY;
     }
     head->gain = gain_of(m, h);
-    return fill_coefficients(g, head) ? SPO_OK : SPO_OUT_OF_MEMORY;
+    return SPO_OK;
 }
 
 int32_t spo_core_moments_create(const spo_modulation *m, spo_moments **plan) {
@@ -347,7 +419,8 @@ int32_t spo_core_moments_create(const spo_modulation *m, spo_moments **plan) {
     p->heads = calloc((size_t)m->n_heads, sizeof *p->heads);
     int32_t status = p->heads ? SPO_OK : SPO_OUT_OF_MEMORY;
     if (m->d_model > SMALLEST_GRID / 8) p->refusal = "d_model is too large for the grid of phases";
-    if (status == SPO_OK && !p->refusal && !prepare(&g, SMALLEST_GRID, m->d_model)) status = SPO_OUT_OF_MEMORY;
+    if (status == SPO_OK && !p->refusal && !prepare(&g, SMALLEST_GRID, m->d_model))
+        status = SPO_OUT_OF_MEMORY;
     int64_t top = m->d_model + 1;
     for (int64_t h = 0; status == SPO_OK && !p->refusal && h < m->n_heads; ++h) {
         spo_head_series *head = p->heads + h;
@@ -372,7 +445,7 @@ void spo_core_moments_free(spo_moments *plan) {
     if (!plan) return;
     for (int64_t h = 0; plan->heads && h < plan->n_heads; ++h) {
         spo_head_series *head = plan->heads + h;
-        free(head->extent), free(head->coefficient), free(head->self), free(head->shift), free(head->weight);
+        free(head->extent), free(head->memory), free(head->self), free(head->shift), free(head->weight);
     }
     free(plan->heads);
     free(plan);
@@ -383,19 +456,19 @@ const char *spo_core_moments_refusal(const spo_moments *plan) { return plan->ref
 int64_t spo_moments_room(int64_t n, const spo_moments *plan) {
     const int64_t fields = 1 + plan->d_model / plan->n_heads, count = plan->harmonics;
     return 4 * ((n + SPO_CROWD - 1) / SPO_CROWD * SPO_CROWD) /* first harmonics */
-           + count * 2 * SPO_CROWD                   /* harmonics of one crowd */
-           + count * 2 * SPO_PAD                     /* their sums, by lane */
-           + 2 * (count + 2 * spo_padded(plan->d_model)) /* Z, with margins */
-           + fields * 2 * count                      /* moments of one head */
-           + plan->n_heads * fields * plan->line     /* coefficients of all heads */
-           + plan->n_heads * fields * SPO_ABREAST * SPO_PAD /* outputs of one pass */
-           + spo_padded(plan->n_heads * fields);     /* their errors */
+           + count * 2 * SPO_CROWD                           /* harmonics of one crowd */
+           + count * 2 * SPO_PAD                             /* their sums, by lane */
+           + 2 * (count + 2 * spo_padded(plan->d_model))     /* Z, with margins */
+           + fields * 2 * count                              /* moments of one head */
+           + plan->n_heads * fields * plan->line             /* coefficients of all heads */
+           + plan->n_heads * fields * SPO_ABREAST * SPO_PAD  /* outputs of one pass */
+           + spo_padded(plan->n_heads * fields);             /* their errors */
 }
 
-/* What the paths cost, in multiply-adds of one lane. Fitted to calls at N = 64 ... 512 on AVX2 and AVX-512 (Sapphire
- * Rapids, 2 vector multiply-adds a cycle); the two instruction sets differ by a fifth. */
-#define KEY_COST 21.0       /* an exponential of the direct path, */
-#define KEY_FIELD_COST 3.0  /* with its logit and sums for each number of a head */
+/* What the paths cost, in multiply-adds of one lane. Fitted to calls at N = 64 ... 512 on AVX2 and AVX-512
+ * (Sapphire Rapids, 2 vector multiply-adds a cycle); the two instruction sets differ by a fifth. */
+#define KEY_COST 21.0      /* an exponential of the direct path, */
+#define KEY_FIELD_COST 3.0 /* with its logit and sums for each number of a head */
 #define COEFFICIENT_COST 1.25
 #define FAR_COEFFICIENT_COST 3.0 /* where they do not fit a second-level cache */
 #define NEAR_COEFFICIENTS 131072
@@ -422,9 +495,9 @@ static double moments_cost(double n, double heads, double width, double coeffici
 int32_t spo_core_moments_possible(int64_t n, const spo_modulation *m, int32_t traits) {
     const double heads = (double)m->n_heads, width = (double)m->d_model / heads, size = (double)n;
     if (!(traits & SPO_SYMMETRIC_PATTERN) || (m->block_size >= 0 && m->block_size < n - 1)) return 0;
-    return direct_cost(size * size, heads, width) >
-           moments_cost(size, heads, width, TYPICAL_COEFFICIENTS * heads, TYPICAL_HARMONICS,
-                        2 * TYPICAL_HARMONICS);
+    return direct_cost(size * size, heads, width) > moments_cost(size, heads, width,
+                                                                 TYPICAL_COEFFICIENTS * heads,
+                                                                 TYPICAL_HARMONICS, 2 * TYPICAL_HARMONICS);
 }
 
 int32_t spo_core_moments_pay(int64_t n, const spo_moments *plan, int64_t absent) {

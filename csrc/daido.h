@@ -10,24 +10,25 @@
 /* One head: sum over a, b of coefficient[a, b] phi_a(theta) phi_b(theta') = exp(s(theta, theta') -
  * shift(theta)), with phi_a = (cos a theta, sin a theta). */
 typedef struct spo_head_series {
-    int64_t blocks;        /* of SPO_ROWS harmonics a of the query */
-    int64_t reach;         /* harmonics b = 0 ... reach - 1 of the key: the largest extent */
-    int64_t *extent;       /* (blocks): harmonics of the key that the block uses */
-    double *coefficient;   /* block after block; for each b two columns, of cos b theta' and sin b theta', each
-                            * SPO_ROWS rows of cos a theta and SPO_ROWS of sin a theta */
-    double *self;          /* (d_model + 1, 2): log2(e) (s(theta, theta) - shift(theta)), cosines and sines */
-    double *shift;         /* (d_model + 1, 2): log2(e) shift(theta) */
-    double *weight;        /* (2, padded reach): sum of squares of each column, cosines and sines */
-    double gain;           /* largest change of O by a change of this head's mean values */
+    int64_t blocks;      /* of SPO_ROWS harmonics a of the query */
+    int64_t reach;       /* harmonics b = 0 ... reach - 1 of the key: the largest extent */
+    int64_t *extent;     /* (blocks): harmonics of the key that the block uses */
+    double *coefficient; /* block after block; for each b two columns, of cos b theta' and sin b theta', each
+                          * SPO_ROWS rows of cos a theta and SPO_ROWS of sin a theta */
+    double *memory;      /* where the coefficients lie, aligned */
+    double *self;        /* (d_model + 1, 2): log2(e) (s(theta, theta) - shift(theta)), cosines and sines */
+    double *shift;       /* (d_model + 1, 2): log2(e) shift(theta) */
+    double *weight;      /* (2, padded reach): sum of squares of each column, cosines and sines */
+    double gain;         /* largest change of O by a change of this head's mean values */
 } spo_head_series;
 
 struct spo_moments {
     int64_t n_heads, d_model;
-    int64_t harmonics;     /* kept of each oscillator, 0 ... harmonics - 1; a multiple of SPO_ROWS */
-    int64_t coefficients;  /* of all heads */
-    int64_t line;          /* coefficients of one field: 2 SPO_ROWS for each block of the largest head */
-    double tail;           /* bound of what the series leave out, where their largest value is 1 */
-    const char *refusal;   /* why the series may not be used; NULL: they may */
+    int64_t harmonics;    /* kept of each oscillator, 0 ... harmonics - 1; a multiple of SPO_ROWS */
+    int64_t coefficients; /* of all heads */
+    int64_t line;         /* coefficients of one field: 2 SPO_ROWS for each block of the largest head */
+    double tail;          /* bound of what the series leave out, where their largest value is 1 */
+    const char *refusal;  /* why the series may not be used; NULL: they may */
     spo_head_series *heads;
 };
 

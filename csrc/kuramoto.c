@@ -36,9 +36,9 @@ static int64_t packed_half(int64_t n) {
  *       fused: each walk               0.4    2.8     45    180    910    7400
  *
  * So K' that serves once is never made. K' that serves more often is kept, but written below SMALL, where
- * packing has more to fill up than to save, and never made where it is two matrices that leave the cache, unless it
- * serves very often. With AVX-512 the same limits hold. K itself is worth packing where it does not fit the second
- * cache. */
+ * packing has more to fill up than to save, and never made where it is two matrices that leave the cache,
+ * unless it serves very often. With AVX-512 the same limits hold. K itself is worth packing where it does not
+ * fit the second cache. */
 #define SMALL 64             /* oscillators */
 #define HALF_FROM 400        /* oscillators */
 #define LAGGED_LIMIT 400     /* oscillators */
@@ -50,7 +50,8 @@ static int64_t evaluations(const spo_network *network, int64_t method) {
 }
 
 /* The walk to prepare for, as far as it can be told without a look at K. */
-static int32_t wanted_walk(const spo_network *network, const spo_sparse *sparse, int64_t method, int32_t wish) {
+static int32_t wanted_walk(const spo_network *network, const spo_sparse *sparse, int64_t method,
+                           int32_t wish) {
     const spo_modulation *m = network->modulation;
     const int64_t n = network->n;
     if (wish == SPO_WALK_WHOLE || sparse) return SPO_WALK_WHOLE;
@@ -62,7 +63,8 @@ static int32_t wanted_walk(const spo_network *network, const spo_sparse *sparse,
     if (m->lambda == 0) return SPO_WALK_WHOLE;
     if (m->block_size >= 0 && m->block_size < n - 1) return SPO_WALK_WHOLE;
     if (wish != SPO_WALK_AUTO) return wish;
-    if (count == 1 || (network->alpha && n >= LAGGED_LIMIT && count < LAGGED_EVALUATIONS)) return SPO_WALK_FUSED;
+    if (count == 1 || (network->alpha && n >= LAGGED_LIMIT && count < LAGGED_EVALUATIONS))
+        return SPO_WALK_FUSED;
     return n < SMALL && !network->alpha ? SPO_WALK_WHOLE : SPO_WALK_KEPT;
 }
 
@@ -228,10 +230,12 @@ int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integ
                          int64_t n_steps, const spo_record *record) {
     if (!acceptable(network, integrator, state, n_steps)) return SPO_INVALID_ARGUMENT;
     double *scratch =
-        malloc((size_t)spo_core_run_scratch(network, NULL, NULL, integrator->method, SPO_WALK_WHOLE) * sizeof(double));
+        malloc((size_t)spo_core_run_scratch(network, NULL, NULL, integrator->method, SPO_WALK_WHOLE) *
+               sizeof(double));
     if (!scratch) return SPO_OUT_OF_MEMORY;
     int32_t status = spo_core_prepare(network, NULL, NULL, integrator->method, SPO_WALK_WHOLE, scratch);
-    if (status == SPO_OK) status = spo_core_run(network, NULL, integrator, NULL, state, n_steps, record, scratch);
+    if (status == SPO_OK)
+        status = spo_core_run(network, NULL, integrator, NULL, state, n_steps, record, scratch);
     free(scratch);
     return status;
 }

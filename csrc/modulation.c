@@ -30,8 +30,22 @@ int64_t spo_core_find_absent(int64_t n, const double *knm, uint64_t *absent) {
     return spo_kernels_in_use()->find_absent(n, knm, absent);
 }
 
+/* As isa/moments.h lays it out: first harmonics of whole crowds, sums by lane. */
+int64_t spo_core_harmonic_scratch(int64_t n, int64_t count) {
+    return SPO_PAD + 4 * ((n + SPO_CROWD - 1) / SPO_CROWD * SPO_CROWD) + count * 2 * SPO_PAD;
+}
+
+int32_t spo_core_harmonic_sums(int64_t n, int64_t count, const double *theta, double *scratch, double *re,
+                               double *im) {
+    double *first = spo_aligned(scratch), *sums = first + 4 * ((n + SPO_CROWD - 1) / SPO_CROWD * SPO_CROWD);
+    if (count % 8) return SPO_INVALID_ARGUMENT;
+    return spo_kernels_in_use()->harmonic_sums(n, count, theta, first, sums, re, im) ? SPO_NONFINITE_PHASE
+                                                                                     : SPO_OK;
+}
+
 int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation, const spo_moments *moments) {
-    const int64_t d_model = modulation->d_model, width = d_model / modulation->n_heads, padded = spo_padded(n);
+    const int64_t d_model = modulation->d_model, width = d_model / modulation->n_heads,
+                  padded = spo_padded(n);
     /* harmonics (later unit outputs), queries, keys, values; the phases, where K is transposed into out */
     const int64_t direct = SPO_PAD + 4 * d_model * padded + spo_padded(modulation->n_heads) +
                            SPO_PAD * (d_model + 2 * width) + padded;
@@ -45,7 +59,8 @@ int32_t spo_unit_outputs(int64_t n, const double *knm, int32_t traits, const dou
     const int banded = m->block_size >= 0 && m->block_size < n - 1;
     if (path && path->moments && !banded && n > 1 && traits & SPO_SYMMETRIC_PATTERN)
         return kernels->units_moments(n, knm, theta, m, path->moments,
-                                      traits & SPO_ALL_EDGES ? NULL : path->absent, path->redone, scratch, unit);
+                                      traits & SPO_ALL_EDGES ? NULL : path->absent, path->redone, scratch,
+                                      unit);
     return kernels->units(n, knm, traits, theta, m, scratch, unit);
 }
 
@@ -98,8 +113,8 @@ int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const dou
 
 int64_t spo_core_sparse_scratch(int64_t n, const spo_modulation *modulation) {
     const int64_t padded = spo_padded(n), d_model = modulation->d_model;
-    /* harmonics (later unit outputs), projections by feature and by oscillator; outputs of one block and of one
-     * oscillator, longest keys; one row of weights and of columns, with room for a vector more */
+    /* harmonics (later unit outputs), projections by feature and by oscillator; outputs of one block and of
+     * one oscillator, longest keys; one row of weights and of columns, with room for a vector more */
     return SPO_PAD + 7 * d_model * padded + 2 * SPO_PAD * d_model + spo_padded(d_model) +
            spo_padded(modulation->n_heads) + 2 * padded + SPO_PAD;
 }

@@ -37,6 +37,8 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_core_moments_pay(int64_t, const spo_moments *, int64_t)
     int64_t spo_core_absent_words(int64_t)
     int64_t spo_core_find_absent(int64_t, const double *, uint64_t *)
+    int64_t spo_core_harmonic_scratch(int64_t, int64_t)
+    int32_t spo_core_harmonic_sums(int64_t, int64_t, const double *, double *, double *, double *)
     int64_t spo_core_modulation_scratch(int64_t, const spo_modulation *, const spo_moments *)
     int32_t spo_core_modulate(int64_t, const double *, int32_t, const double *, const spo_modulation *,
                               const spo_attention_path *, double *, double *)
@@ -292,7 +294,7 @@ cdef class ModulationPlan:
         return 0
 
     cdef Moments moments_for(self, int64_t n, int32_t traits, object algorithm):
-        """The series where they may be used for such a K, else None; "moments" insists and is told why not."""
+        """The series where they may serve such a K, else None; "moments" insists and is told why not."""
         cdef bint insists = algorithm == "moments"
         if algorithm == "direct" or n == 0:
             return None
@@ -637,7 +639,8 @@ cdef class Integration:
         cdef int64_t count = 0
         cdef int32_t traits = 0
         cdef ModulationPlan plan = self.plan
-        if algorithm != "moments" and not spo_core_moments_possible(n, &plan.modulation, SPO_SYMMETRIC_PATTERN):
+        traits = SPO_SYMMETRIC_PATTERN
+        if algorithm != "moments" and not spo_core_moments_possible(n, &plan.modulation, traits):
             return 0
         if spo_core_scan(n, entries, &traits) != SPO_OK:
             return 0
@@ -807,6 +810,18 @@ def order_parameter(theta):
     with nogil:
         spo_core_order_parameters(rows, n, phases, r, psi)
     return length, angle
+
+
+def order_moments(double[::1] theta, int64_t count):
+    """Real and imaginary parts of sum_j exp(i k theta_j) for k < count, a multiple of 8, for tests."""
+    cdef int64_t n = theta.shape[0]
+    cdef double[::1] re = np.empty(count)
+    cdef double[::1] im = np.empty(count)
+    cdef Scratch scratch = Scratch(spo_core_harmonic_scratch(n, count))
+    cdef int32_t status = spo_core_harmonic_sums(n, count, &theta[0], scratch.data, &re[0], &im[0])
+    if status != SPO_OK:
+        raise ValueError(status_text(status))
+    return np.asarray(re), np.asarray(im)
 
 
 def abi_version():

@@ -154,8 +154,8 @@ def modulate(
 
     Notes
     -----
-    O(N^2 (d + H exp)) for a full coupling pair by pair, O(N^2 d + N H B d) through B order parameters (Y.
-    Kuramoto; H. Daido, Prog. Theor. Phys. 88 (1992) 1213), O(E (d + H exp)) for E stored entries. What depends on
+    O(N^2 (d + H exp)) for a full coupling pair by pair, O(N^2 d + N B (d + H)) through B order parameters
+    (H. Daido, Prog. Theor. Phys. 88 (1992) 1213), O(E (d + H exp)) for E stored entries. What depends on
     projections, temperature and heads alone is kept between calls, by content; nothing that depends on `knm`
     is.
     """

@@ -649,6 +649,18 @@ def _refuse_overflow(
         )
 
 
+def refuse_moments(modulation: ModulationParameters | None) -> None:
+    """Refuse what only the compiled core can do.
+
+    Raises
+    ------
+    ValueError
+        If the modulation is to go through order parameters.
+    """
+    if modulation is not None and modulation.algorithm == "moments":
+        raise ValueError("algorithm 'moments' needs backend 'cython' in this version")
+
+
 def network(
     n: int,
     omega: Any,

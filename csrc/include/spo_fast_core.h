@@ -20,30 +20,38 @@ enum spo_coupling_traits {
  * pass, O(n^2). */
 int32_t spo_core_scan(int64_t n, const double *knm, int32_t *traits);
 
-/* The attention's sums as functions of the order parameters: Fourier series of each head's exponentials, which depend on
- * projections and temperatures alone (some milliseconds and 0.5 MB). A plan may be shared; it is never written to
- * after it was made. */
+/* The attention's sums as functions of the order parameters: Fourier series of each head's exponentials,
+ * which depend on projections and temperatures alone (some milliseconds and 0.5 MB). A plan may be shared; it
+ * is never written to after it was made. */
 typedef struct spo_moments spo_moments;
 int32_t spo_core_moments_create(const spo_modulation *modulation, spo_moments **plan);
 void spo_core_moments_free(spo_moments *plan);
 
-/* Why these projections and temperatures cannot go through order parameters within the promised parity; NULL when they
- * can. */
+/* Why these projections and temperatures cannot go through order parameters within the promised parity; NULL
+ * when they can. */
 const char *spo_core_moments_refusal(const spo_moments *plan);
 
 /* Could order parameters be faster at this size, for a K with all edges? Cheap, and known without a plan. */
 int32_t spo_core_moments_possible(int64_t n, const spo_modulation *modulation, int32_t traits);
 
-/* Are they faster with this plan, where `absent` pairs of a block of queries and a key (see below) miss an edge? */
+/* Are they faster with this plan, where `absent` pairs of a block of queries and a key (see below) miss an
+ * edge? */
 int32_t spo_core_moments_pay(int64_t n, const spo_moments *plan, int64_t absent);
 
-/* Missing edges of a K with a symmetric pattern: word w of block b (eight queries) has bit k set where one of them does
- * not see key 64 w + k, the diagonal apart. absent holds spo_core_absent_words; returns the number of bits. O(n^2). */
+/* Missing edges of a K with a symmetric pattern: word w of block b (eight queries) has bit k set where one of
+ * them does not see key 64 w + k, the diagonal apart. absent holds spo_core_absent_words; returns the number
+ * of bits. O(n^2). */
 int64_t spo_core_absent_words(int64_t n);
 int64_t spo_core_find_absent(int64_t n, const double *knm, uint64_t *absent);
 
-/* How the attention is computed. A NULL, or moments that are NULL, or a K without symmetric pattern, or a band: every
- * exponential of every pair. */
+/* Kuramoto-Daido order parameters: re + i im = sum_j exp(i k theta_j) for k = 0 ... count - 1, count a
+ * multiple of 8. scratch holds spo_core_harmonic_scratch doubles. */
+int64_t spo_core_harmonic_scratch(int64_t n, int64_t count);
+int32_t spo_core_harmonic_sums(int64_t n, int64_t count, const double *theta, double *scratch, double *re,
+                               double *im);
+
+/* How the attention is computed. A NULL, or moments that are NULL, or a K without symmetric pattern, or a
+ * band: every exponential of every pair. */
 typedef struct spo_attention_path {
     const spo_moments *moments; /* not refused */
     const uint64_t *absent;     /* the missing edges of this K; NULL when it has all */
@@ -86,18 +94,18 @@ enum spo_walk {
     SPO_WALK_AUTO = 0,  /* whichever is fastest for this size, method and modulation */
     SPO_WALK_WHOLE = 1, /* K, or K' in spo_state.modulated, row by row */
     SPO_WALK_FUSED = 2, /* K with the factor that makes it K', which is never written */
-    SPO_WALK_KEPT = 3   /* the same the first time; K' is kept in the scratch for the other times, one entry for each
-                         * pair. Without modulation K is so kept: worth it for a run of many steps */
+    SPO_WALK_KEPT = 3 /* the same the first time; K' is kept in the scratch for the other times, one entry for
+                       * each pair. Without modulation K is so kept: worth it for a run of many steps */
 };
 
-/* Doubles of scratch that spo_core_run needs for this network and method. moments: see spo_attention_path; NULL for
- * sparse matrices. moments and walk are the same in all three calls. */
+/* Doubles of scratch that spo_core_run needs for this network and method. moments: see spo_attention_path;
+ * NULL for sparse matrices. moments and walk are the same in all three calls. */
 int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
                              int64_t method, int32_t walk);
 
-/* Fills the part of scratch that depends on K and alpha alone; call anew when either changes. A walk that K does not
- * allow gives way to that of the whole matrix. Between runs the scratch takes the place of spo_state.modulated where
- * the walk is another one. */
+/* Fills the part of scratch that depends on K and alpha alone; call anew when either changes. A walk that K
+ * does not allow gives way to that of the whole matrix. Between runs the scratch takes the place of
+ * spo_state.modulated where the walk is another one. */
 int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
                          int64_t method, int32_t walk, double *scratch);
 

@@ -157,7 +157,8 @@ static void drift(const spo_network *network, const double *knm, const spo_run_s
     if (w->prepared->walk != SPO_WALK_WHOLE) {
         if (pull_walk(network, w)) {
             for (int64_t i = 0; i < padded; i += SPO_LANES) {
-                const vd drive = v_fma(v_load(c + i), v_set(w->drive_sine), -(v_load(s + i) * w->drive_cosine));
+                const vd drive =
+                    v_fma(v_load(c + i), v_set(w->drive_sine), -(v_load(s + i) * w->drive_cosine));
                 v_store(f + i, v_load(w->omega + i) + (v_load(w->pull + i) + drive));
             }
             return;

@@ -4,15 +4,16 @@
  *
  *   pairs    P_i += K'_ij s_j, Q_i += K'_ij c_j, and the same from j to i       d + 5 multiply-adds a pair
  *   sines    without a lag: t = K'_ij (s_j c_i - c_j s_i), f_i += t, f_j -= t   d + 4, and two additions, for
- *                                                                               which processors have units apart
- *   lagged   a lag a pair: K cos alpha and K sin alpha, not symmetric           d + 6 an entry
+ *                                                                               which processors have units
+ * apart lagged   a lag a pair: K cos alpha and K sin alpha, not symmetric           d + 6 an entry
  *
  * d less where K' was kept, or for K itself.
  *
  * The factors of a tile of rows and columns stay in registers: each feature of a column that is loaded serves
  * all rows, each of a row all columns. The matrix is packed: block after block of rows, in it vector after
- * vector of columns, in it row after row, from the block's own diagonal on where pairs are visited once; zeros
- * for what is not there. It is one stream, nothing has a remainder, and bits depend on the numbers alone. */
+ * vector of columns, in it row after row, from the block's own diagonal on where pairs are visited once;
+ * zeros for what is not there. It is one stream, nothing has a remainder, and bits depend on the numbers
+ * alone. */
 
 /* Tiles: as many sums as leave registers for a feature of a row and those of the columns. */
 #define TILE_ROWS (SPO_LANES == 8 ? 8 : 4)
@@ -21,15 +22,20 @@
 
 typedef struct {
     int64_t n, padded, d_model;
-    const double *k, *l;       /* packed K; K cos alpha and K sin alpha, where there is a lag a pair */
-    double *keep, *keep_l;     /* NULL, or room for K' of the same form */
-    const double *u;           /* (d_model, padded) */
-    double base;               /* 1 + lambda / 2 */
-    const double *s, *c;       /* (padded) */
-    double *pull, *push;       /* (padded): P and Q; of the sines pull alone */
+    const double *k, *l;   /* packed K; K cos alpha and K sin alpha, where there is a lag a pair */
+    double *keep, *keep_l; /* NULL, or room for K' of the same form */
+    const double *u;       /* (d_model, padded) */
+    double base;           /* 1 + lambda / 2 */
+    const double *s, *c;   /* (padded) */
+    double *pull, *push;   /* (padded): P and Q; of the sines pull alone */
 } walk;
 
-enum { LAGGED, PAIRS, SINES, KINDS };
+enum {
+    LAGGED,
+    PAIRS,
+    SINES,
+    KINDS
+};
 
 typedef vd row_sums[TILE_ROWS][2];
 
@@ -58,8 +64,8 @@ INLINE void copy_sums(const int kind, const row_sums from, row_sums to) {
 }
 
 /* Rows i ..., columns j ...; `at` is the place of the tile in the packed matrix. */
-INLINE void fused_tile(const int kind, const int wide, const int64_t d_model, const walk *p, int64_t i, int64_t j,
-                       int64_t at, row_sums own) {
+INLINE void fused_tile(const int kind, const int wide, const int64_t d_model, const walk *p, int64_t i,
+                       int64_t j, int64_t at, row_sums own) {
     vd factor[TILE_WIDE][TILE_ROWS];
     row_sums sum;
     const double *row = p->u + i, *line = p->u + j, *s = p->s, *c = p->c, *k = p->k + at;
@@ -77,7 +83,8 @@ INLINE void fused_tile(const int kind, const int wide, const int64_t d_model, co
         for (int v = 0; v < wide * TILE_ROWS; ++v) {
             const vd f = factor[v / TILE_ROWS][v % TILE_ROWS];
             v_store(p->keep + at + v * SPO_LANES, f * v_load(k + v * SPO_LANES));
-            if (kind == LAGGED) v_store(p->keep_l + at + v * SPO_LANES, f * v_load(p->l + at + v * SPO_LANES));
+            if (kind == LAGGED)
+                v_store(p->keep_l + at + v * SPO_LANES, f * v_load(p->l + at + v * SPO_LANES));
         }
     copy_sums(kind, own, sum);
 #pragma GCC unroll 3
@@ -90,8 +97,8 @@ INLINE void fused_tile(const int kind, const int wide, const int64_t d_model, co
         for (int r = 0; r < TILE_ROWS; ++r) {
             const int64_t v = (w * TILE_ROWS + r) * SPO_LANES;
             const vd own_l = kind == LAGGED ? factor[w][r] * v_load(p->l + at + v) : (vd){0};
-            add_terms(kind, factor[w][r] * v_load(k + v), own_l, sj, cj, v_set(s[i + r]), v_set(c[i + r]), sum[r],
-                      &pull, &push);
+            add_terms(kind, factor[w][r] * v_load(k + v), own_l, sj, cj, v_set(s[i + r]), v_set(c[i + r]),
+                      sum[r], &pull, &push);
         }
         if (kind != LAGGED) v_store(p->pull + first, pull);
         if (kind == PAIRS) v_store(p->push + first, push);
@@ -117,7 +124,10 @@ FUSED_TILES(fused_lagged, LAGGED)
 FUSED_TILES(fused_pairs, PAIRS)
 FUSED_TILES(fused_sines, SINES)
 
-#define FUSED_CHOICES(NAME) {{NAME##_1, NAME##_2, NAME##_3}, {NAME##_8_1, NAME##_8_2, NAME##_8_3}}
+#define FUSED_CHOICES(NAME)                                                                                  \
+    {                                                                                                        \
+        {NAME##_1, NAME##_2, NAME##_3}, { NAME##_8_1, NAME##_8_2, NAME##_8_3 }                               \
+    }
 static fused_tiles *const fused_choices[KINDS][2][TILE_WIDE] = {
     FUSED_CHOICES(fused_lagged), FUSED_CHOICES(fused_pairs), FUSED_CHOICES(fused_sines)};
 
@@ -131,7 +141,8 @@ INLINE void clear_sums(const walk *p, const int kind) {
     if (kind == PAIRS) memset(p->push, 0, (size_t)p->padded * sizeof(double));
 }
 
-/* The sums of rows i ... over their lanes; with what earlier rows have left there, where pairs were visited. */
+/* The sums of rows i ... over their lanes; with what earlier rows have left there, where pairs were visited.
+ */
 INLINE void close_rows(const walk *p, const int kind, int64_t i, const row_sums own) {
     for (int r = 0; r < TILE_ROWS; r += 4)
         for (int k = 0; k < (kind == SINES ? 1 : 2); ++k) {

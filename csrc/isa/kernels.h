@@ -34,13 +34,14 @@ typedef struct spo_run_scratch {
     double *modulation;                /* scratch of the modulation */
     double *pairs;                     /* (n, 2): sine and cosine side by side, for sparse K */
     spo_prepared *prepared;
-    const spo_moments *moments;        /* NULL: the attention goes pair by pair */
-    uint64_t *absent;                  /* K's missing edges, for the moments */
-    const spo_sparse *sparse;          /* NULL: K is dense */
-    int64_t entries;                   /* of K: n^2, or its edges */
-    double *packed, *packed_lag;       /* K as isa/fused.h walks it; with a lag a pair K cos alpha and K sin alpha */
-    double *kept, *kept_lag;           /* K' likewise */
-    int fresh;                         /* K' in force is not kept yet, set by a run */
+    const spo_moments *moments; /* NULL: the attention goes pair by pair */
+    uint64_t *absent;           /* K's missing edges, for the moments */
+    const spo_sparse *sparse;   /* NULL: K is dense */
+    int64_t entries;            /* of K: n^2, or its edges */
+    double *packed,
+        *packed_lag;         /* K as isa/fused.h walks it; with a lag a pair K cos alpha and K sin alpha */
+    double *kept, *kept_lag; /* K' likewise */
+    int fresh;               /* K' in force is not kept yet, set by a run */
     double turn_cosine, turn_sine, drive_sine, drive_cosine; /* constants of the drift, set by a run */
 } spo_run_scratch;
 
@@ -68,9 +69,11 @@ typedef struct spo_kernels {
     void (*transpose)(int64_t n, const double *knm, double *out);
     int32_t (*units)(int64_t n, const double *knm, int32_t traits, const double *theta,
                      const spo_modulation *modulation, double *scratch, double **unit);
-    int32_t (*units_moments)(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,
-                             const spo_moments *plan, const uint64_t *absent, int64_t *redone, double *scratch,
-                             double **unit);
+    int32_t (*units_moments)(int64_t n, const double *knm, const double *theta,
+                             const spo_modulation *modulation, const spo_moments *plan,
+                             const uint64_t *absent, int64_t *redone, double *scratch, double **unit);
+    int (*harmonic_sums)(int64_t n, int64_t count, const double *theta, double *first, double *sums,
+                         double *re, double *im);
     void (*scale)(int64_t n, const double *knm, int exact, const spo_modulation *modulation, double *unit,
                   double *out);
     int32_t (*units_sparse)(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,

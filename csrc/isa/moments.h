@@ -2,18 +2,18 @@
  * and no exponential but that of each oscillator's own logit.
  *
  *   harmonics     z_k = exp(i k theta) of each oscillator, kept for the outputs, and Z_k = sum z_k
- *   moments       of 1 and of the d_h values of each head: v is a trigonometric polynomial of degree d / 2, so its
- *                 moments are combinations of neighbouring Z
- *   coefficients  Y = C Z for each head and field: the fields' Fourier coefficients in the query
- *   outputs       sum_a phi_a(theta_i) Y_a: numerator and denominator, as if every oscillator saw all, itself too
+ *   moments       of 1 and of the d_h values of each head: v is a trigonometric polynomial of degree d / 2,
+ * so its moments are combinations of neighbouring Z coefficients  Y = C Z for each head and field: the
+ * fields' Fourier coefficients in the query outputs       sum_a phi_a(theta_i) Y_a: numerator and
+ * denominator, as if every oscillator saw all, itself too
  *
- * What a query must not see is taken away again: its own term, and the exponentials of K's missing edges. Lanes are
- * queries in the first and last stage, harmonics in between.
+ * What a query must not see is taken away again: its own term, and the exponentials of K's missing edges.
+ * Lanes are queries in the first and last stage, harmonics in between.
  *
- * Errors. exp(s - shift) is at most 1, so the sums carry an absolute error, of which the plan knows the scale: a
- * rounding of each product C_ab Z_b, and the tail of the series. Where what is left of a row's sum is small against it (a
- * query far from every key, a row that consists of its own term) or where O itself is small, the row is
- * done again directly, in blocks of lanes.
+ * Errors. exp(s - shift) is at most 1, so the sums carry an absolute error, of which the plan knows the
+ * scale: a rounding of each product C_ab Z_b, and the tail of the series. Where what is left of a row's sum
+ * is small against it (a query far from every key, a row that consists of its own term) or where O itself is
+ * small, the row is done again directly, in blocks of lanes.
  *
  * A perturbation common to all harmonics of an oscillator is harmless, for it is one of its phase; z_k is a
  * product of z_8^a and z_b with b < 8, both from sines and cosines of their own, so that errors do not grow
@@ -25,38 +25,39 @@
  * outputs take a twentieth of a call, at N = 8192 a hundredth, for K' is N^2: it is left out. */
 #include "../daido.h"
 
-/* Out of line: GCC 12 fails (gimple_expand_vec_cond_expr) on the sum of all of them, and a frame each is read better. */
+/* Out of line: GCC 12 fails (gimple_expand_vec_cond_expr) on the sum of all of them, and a frame each is read
+ * better. */
 #define SPO_APART __attribute__((noinline))
 
 #define CROWD SPO_CROWD
 #define ABREAST SPO_ABREAST
-/* Fields that go together: with the vectors abreast, twelve sums in flight; twice that for the outputs where there are
- * registers for it. */
+/* Fields that go together: with the vectors abreast, twelve sums in flight; twice that for the outputs where
+ * there are registers for it. */
 #define FIELDS 3
 #define TOGETHER (SPO_LANES == 8 ? 6 : 3)
-/* Crowds that are summed up before they join the total: equal phases round alike, and a chain of N additions would lose
- * N / 4 units in the last place. */
+/* Crowds that are summed up before they join the total: equal phases round alike, and a chain of N additions
+ * would lose N / 4 units in the last place. */
 #define CROWDS_SUMMED 16
-/* Roundings as they add up in sums of some hundred terms. With it the estimate of a unit output's error is, over random,
- * clustered, split and evenly spaced phases at temperatures from 0.25 to 3, between the error seen and five
- * times it for the worst oscillator of a state. */
+/* Roundings as they add up in sums of some hundred terms. With it the estimate of a unit output's error is,
+ * over random, clustered, split and evenly spaced phases at temperatures from 0.25 to 3, between the error
+ * seen and five times it for the worst oscillator of a state. */
 #define ROUNDINGS (4.0 * 0x1p-53)
-/* Estimated error of a unit output that is left to the moments. K' follows with at most twice that, relative to its
- * largest entry, of which 1e-13 is promised. */
+/* Estimated error of a unit output that is left to the moments. K' follows with at most twice that, relative
+ * to its largest entry, of which 1e-13 is promised. */
 #define UNIT_BUDGET 3e-14
 
 typedef struct {
-    double *first;   /* (4, stride): cos theta, sin theta, cos 8 theta, sin 8 theta */
-    double *phi;     /* harmonics of one crowd */
-    double *sums;    /* (harmonics, 2, SPO_PAD): lane sums of z_k */
-    double *z;       /* Re Z_k from z - d / 2 on, padded; Im Z_k `half` doubles on */
-    double *fields;  /* (1 + width, 2, reach padded): moments of one head */
-    double *y;       /* per head and field: blocks of SPO_ROWS cosine and SPO_ROWS sine coefficients */
-    double *values;  /* (1 + width, ABREAST, SPO_PAD) of each head: outputs of one pass */
-    double *error;   /* (n_heads, 1 + width): scale of the error of each sum */
-    int64_t stride;  /* oscillators, in whole crowds */
-    int64_t half;    /* doubles of one part of z, and of the padding before it */
-    int64_t room;    /* doubles of one part of a field */
+    double *first;  /* (4, stride): cos theta, sin theta, cos 8 theta, sin 8 theta */
+    double *phi;    /* harmonics of one crowd */
+    double *sums;   /* (harmonics, 2, SPO_PAD): lane sums of z_k */
+    double *z;      /* Re Z_k from z - d / 2 on, padded; Im Z_k `half` doubles on */
+    double *fields; /* (1 + width, 2, reach padded): moments of one head */
+    double *y;      /* per head and field: blocks of SPO_ROWS cosine and SPO_ROWS sine coefficients */
+    double *values; /* (1 + width, ABREAST, SPO_PAD) of each head: outputs of one pass */
+    double *error;  /* (n_heads, 1 + width): scale of the error of each sum */
+    int64_t stride; /* oscillators, in whole crowds */
+    int64_t half;   /* doubles of one part of z, and of the padding before it */
+    int64_t room;   /* doubles of one part of a field */
 } moments_room;
 
 static moments_room moments_layout(int64_t n, const spo_moments *plan, double *at) {
@@ -99,9 +100,14 @@ static SPO_APART int first_harmonics(int64_t n, int64_t stride, const double *th
     return v_any(excess != 0.0);
 }
 
-/* Harmonics of one crowd, from its columns of the first ones: either kept in out or added up there, lane by lane. */
-INLINE void crowd_harmonics(const int kept, int64_t harmonics, int64_t stride, const double *first, double *out) {
-    enum { VECTORS = CROWD / SPO_LANES, STEP = VECTORS < 4 ? VECTORS : 4 };
+/* Harmonics of one crowd, from its columns of the first ones: either kept in out or added up there, lane by
+ * lane. */
+INLINE void crowd_harmonics(const int kept, int64_t harmonics, int64_t stride, const double *first,
+                            double *out) {
+    enum {
+        VECTORS = CROWD / SPO_LANES,
+        STEP = VECTORS < 4 ? VECTORS : 4
+    };
     for (int64_t v = 0; v < VECTORS; v += STEP) {
         vd low[STEP][8][2], far[STEP][2], jump[STEP][2];
         for (int u = 0; u < STEP; ++u) {
@@ -145,32 +151,42 @@ static SPO_APART void sum_harmonics(int64_t harmonics, int64_t stride, const dou
     crowd_harmonics(0, harmonics, stride, first, sums);
 }
 
-/* Z. Not finite: returns 1. */
-static SPO_APART int order_moments(int64_t n, const spo_moments *plan, const double *theta,
-                                   const moments_room *w) {
-    const int64_t count = plan->harmonics, margin = spo_padded(plan->d_model);
-    double *re = w->z + margin, *im = re + w->half;
-    if (first_harmonics(n, w->stride, theta, w->first)) return 1;
-    memset(w->sums, 0, (size_t)(count * 2 * SPO_PAD) * sizeof(double));
-    memset(w->z, 0, (size_t)(2 * w->half) * sizeof(double));
+/* re + i im = Z_k for k = 0 ... count - 1, count a multiple of 8. Not finite: returns 1. */
+static SPO_APART int harmonic_sums(int64_t n, int64_t count, const double *theta, double *first, double *sums,
+                                   double *re, double *im) {
+    const int64_t stride = (n + CROWD - 1) / CROWD * CROWD;
+    const size_t room = (size_t)(count * 2 * SPO_PAD) * sizeof(double);
+    if (first_harmonics(n, stride, theta, first)) return 1;
+    memset(sums, 0, room);
+    memset(re, 0, (size_t)count * sizeof(double));
+    memset(im, 0, (size_t)count * sizeof(double));
     for (int64_t i0 = 0; i0 < n; i0 += CROWD) {
-        sum_harmonics(count, w->stride, w->first + i0, w->sums);
+        sum_harmonics(count, stride, first + i0, sums);
         if (i0 / CROWD % CROWDS_SUMMED < CROWDS_SUMMED - 1 && i0 + CROWD < n) continue;
         for (int64_t k = 0; k < count; k += 2) {
             double sum[4];
-            const double *lanes = w->sums + k * 2 * SPO_PAD;
-            v_sum4(v_load(lanes), v_load(lanes + SPO_PAD), v_load(lanes + 2 * SPO_PAD), v_load(lanes + 3 * SPO_PAD),
-                   sum);
+            const double *lanes = sums + k * 2 * SPO_PAD;
+            v_sum4(v_load(lanes), v_load(lanes + SPO_PAD), v_load(lanes + 2 * SPO_PAD),
+                   v_load(lanes + 3 * SPO_PAD), sum);
             re[k] += sum[0], im[k] += sum[1], re[k + 1] += sum[2], im[k + 1] += sum[3];
         }
-        memset(w->sums, 0, (size_t)(count * 2 * SPO_PAD) * sizeof(double));
+        memset(sums, 0, room);
     }
+    return 0;
+}
+
+/* Z and its mirror images. Not finite: returns 1. */
+static int order_moments(int64_t n, const spo_moments *plan, const double *theta, const moments_room *w) {
+    double *re = w->z + spo_padded(plan->d_model), *im = re + w->half;
+    memset(w->z, 0, (size_t)(2 * w->half) * sizeof(double));
+    if (harmonic_sums(n, plan->harmonics, theta, w->first, w->sums, re, im)) return 1;
     for (int64_t k = 1; k <= plan->d_model / 2; ++k) re[-k] = re[k], im[-k] = -im[k];
     return 0;
 }
 
 /* Moments of 1 and of the values of head h, as its coefficients meet them. */
-static SPO_APART void head_moments(const spo_moments *plan, const spo_modulation *m, int64_t h, const moments_room *w) {
+static SPO_APART void head_moments(const spo_moments *plan, const spo_modulation *m, int64_t h,
+                                   const moments_room *w) {
     const int64_t d_model = m->d_model, width = d_model / m->n_heads, reach = plan->heads[h].reach;
     const double *re = w->z + spo_padded(d_model), *im = re + w->half, *w_v = m->w_v + h * d_model * width;
     double *out = w->fields;
@@ -181,7 +197,8 @@ static SPO_APART void head_moments(const spo_moments *plan, const spo_modulation
         for (int64_t b = 0; b < reach; b += SPO_LANES) {
             vd cosine = {0}, sine = {0};
             for (int64_t k = 1; k <= d_model / 2; ++k) {
-                const vd c = v_set(0.5 * w_v[(2 * k - 2) * width + e]), s = v_set(0.5 * w_v[(2 * k - 1) * width + e]);
+                const vd c = v_set(0.5 * w_v[(2 * k - 2) * width + e]),
+                         s = v_set(0.5 * w_v[(2 * k - 1) * width + e]);
                 const vd re_up = v_load(re + b + k), re_down = v_load(re + b - k);
                 const vd im_up = v_load(im + b + k), im_down = v_load(im + b - k);
                 cosine = v_fma(c, re_up + re_down, v_fma(s, im_up - im_down, cosine));
@@ -193,8 +210,8 @@ static SPO_APART void head_moments(const spo_moments *plan, const spo_modulation
     }
 }
 
-/* Scale of the error of each field of a head, where its largest exponential is 1: roundings of C_ab Z_b as they add
- * up by chance, and what the series leave out. */
+/* Scale of the error of each field of a head, where its largest exponential is 1: roundings of C_ab Z_b as
+ * they add up by chance, and what the series leave out. */
 static void head_errors(const spo_head_series *head, int64_t width, double tail, const moments_room *w,
                         double *error) {
     const int64_t padded = spo_padded(head->reach);
@@ -214,7 +231,11 @@ static void head_errors(const spo_head_series *head, int64_t width, double tail,
 /* y = C times the moments of `fields` fields for one block of rows: every coefficient loaded serves all. */
 INLINE void multiply_block(const int fields, int64_t extent, const double *coefficient, const double *moments,
                            int64_t room, double *y, int64_t line) {
-    enum { VECTORS = 2 * SPO_ROWS / SPO_LANES, CHUNK = VECTORS < 4 ? VECTORS : 4, CHAINS = VECTORS < 4 ? 2 : 1 };
+    enum {
+        VECTORS = 2 * SPO_ROWS / SPO_LANES,
+        CHUNK = VECTORS < 4 ? VECTORS : 4,
+        CHAINS = VECTORS < 4 ? 2 : 1
+    };
     for (int first = 0; first < VECTORS; first += CHUNK) {
         vd sum[CHAINS][FIELDS][CHUNK];
         for (int k = 0; k < CHAINS; ++k)
@@ -240,8 +261,8 @@ INLINE void multiply_block(const int fields, int64_t extent, const double *coeff
 }
 
 /* Y of one head: (1 + width) lines of coefficients. */
-static SPO_APART void multiply_head(const spo_head_series *head, int64_t width, int64_t line, const moments_room *w,
-                          double *y) {
+static SPO_APART void multiply_head(const spo_head_series *head, int64_t width, int64_t line,
+                                    const moments_room *w, double *y) {
     const double *coefficient = head->coefficient;
     for (int64_t j = 0; j < head->blocks; ++j) {
         const int64_t extent = head->extent[j];
@@ -306,7 +327,8 @@ EVALUATE_ALL(6)
 static void evaluate_all(int64_t fields, int64_t vectors, int64_t line, const double *phi, const double *y,
                          double *out) {
     typedef void evaluator(int64_t, const double *, const double *, double *);
-#define CHOICES(FIELDS_) {evaluate_##FIELDS_##_1, evaluate_##FIELDS_##_2, evaluate_##FIELDS_##_4}
+#define CHOICES(FIELDS_)                                                                                     \
+    { evaluate_##FIELDS_##_1, evaluate_##FIELDS_##_2, evaluate_##FIELDS_##_4 }
     static evaluator *const some[3][3] = {CHOICES(1), CHOICES(2), CHOICES(3)};
     const int64_t choice = vectors > 2 ? 2 : vectors - 1;
     int64_t f = 0;
@@ -352,7 +374,7 @@ static SPO_APART void project_all(const spo_modulation *m, const double *theta, 
 
 static attention_head head_of(const attention *a, int64_t h) {
     const int64_t rows = h * a->width * a->padded;
-    return (attention_head){a->n,         a->padded,     a->q + rows, a->k + rows,
+    return (attention_head){a->n,        a->padded,     a->q + rows, a->k + rows,
                             a->v + rows, a->longest[h], a->knm,      (double)a->n};
 }
 
@@ -397,8 +419,9 @@ static void direct_units(const spo_modulation *m, int masked, int64_t i0, const 
 }
 
 /* Unit outputs of vector v of a pass from the sums in w->values. Returns 0 where they cannot be trusted. */
-static SPO_APART int finish(const spo_moments *plan, const spo_modulation *m, const moments_room *w, const uint64_t *absent,
-                  int64_t v, int64_t i0, const double *phi, const attention *a, double *unit) {
+static SPO_APART int finish(const spo_moments *plan, const spo_modulation *m, const moments_room *w,
+                            const uint64_t *absent, int64_t v, int64_t i0, const double *phi,
+                            const attention *a, double *unit) {
     const int64_t d_model = m->d_model, width = a->width;
     vd squares = {0};
     vi bad = {0};
@@ -413,11 +436,11 @@ static SPO_APART int finish(const spo_moments *plan, const spo_modulation *m, co
         for (int64_t e = 0; e < width; ++e) {
             vd value = {0};
             for (int64_t f = 0; f < d_model; ++f)
-                value = v_fma(v_load(phi + (f / 2 + 1) * 2 * CROWD + f % 2 * CROWD), v_set(w_v[f * width + e]), value);
+                value = v_fma(v_load(phi + (f / 2 + 1) * 2 * CROWD + f % 2 * CROWD),
+                              v_set(w_v[f * width + e]), value);
             o[e] = v_fma(-own, value, v_load(values + (1 + e) * ABREAST * SPO_PAD));
         }
-        if (absent)
-            subtract_absent(a, absent, h, i0, trigonometric(d_model, head->shift, phi), &total, o);
+        if (absent) subtract_absent(a, absent, h, i0, trigonometric(d_model, head->shift, phi), &total, o);
         const vd share = 1.0 / total, below = v_fma(v_set(ROUNDINGS), all, v_set(error[0]));
         bad |= ~(vi)(total > 0.0);
         vd sum = {0};
@@ -434,15 +457,16 @@ static SPO_APART int finish(const spo_moments *plan, const spo_modulation *m, co
     return !v_any(bad & (vi)(V_IOTA < (double)(a->n - i0)));
 }
 
-/* Unit outputs (d_model, padded) of all oscillators through order parameters. K has a symmetric pattern, of which absent
- * tells the missing edges (NULL: none), and there is no band. */
+/* Unit outputs (d_model, padded) of all oscillators through order parameters. K has a symmetric pattern, of
+ * which absent tells the missing edges (NULL: none), and there is no band. */
 static int32_t units_moments(int64_t n, const double *knm, const double *theta, const spo_modulation *m,
-                             const spo_moments *plan, const uint64_t *absent, int64_t *redone, double *scratch,
-                             double **unit) {
+                             const spo_moments *plan, const uint64_t *absent, int64_t *redone,
+                             double *scratch, double **unit) {
     const int64_t padded = spo_padded(n), d_model = m->d_model, width = d_model / m->n_heads;
     const int64_t lines = d_model * padded, count = plan->harmonics;
     double *x = spo_aligned(scratch), *u = x + 4 * lines, *rest = u + lines;
-    attention a = {n, padded, d_model, width, knm, x, x + lines, x + 2 * lines, x + 3 * lines, NULL, NULL, NULL, 0};
+    attention a = {n,    padded, d_model, width, knm, x, x + lines, x + 2 * lines, x + 3 * lines,
+                   NULL, NULL,   NULL,    0};
     a.longest = rest;
     a.y = a.longest + spo_padded(m->n_heads);
     a.room = a.y + d_model * SPO_PAD;

@@ -97,11 +97,11 @@ INLINE void gather_eight(const double *const row[SPO_LANES], vd feature[8]) {
     }
 }
 
-/* The same for all heads of query i when d_model is 8, from the records [q, k, v] of oscillators: a lane is an edge.
- * The bound |q| max |k| serves in place of the largest logit, see modulation.h; 0 where it is too far above. seen has
- * room for a vector more. y (8) with `stride`. */
-INLINE int attend_eight(const int64_t width, const double *longest, const double *records, int64_t i, int64_t count,
-                        int32_t *seen, double *y, int64_t stride) {
+/* The same for all heads of query i when d_model is 8, from the records [q, k, v] of oscillators: a lane is
+ * an edge. The bound |q| max |k| serves in place of the largest logit, see modulation.h; 0 where it is too
+ * far above. seen has room for a vector more. y (8) with `stride`. */
+INLINE int attend_eight(const int64_t width, const double *longest, const double *records, int64_t i,
+                        int64_t count, int32_t *seen, double *y, int64_t stride) {
     const double *query = records + 24 * i;
     const int64_t heads = 8 / width;
     vd total[8] = {{0}}, o[8] = {{0}};
@@ -139,18 +139,20 @@ INLINE int attend_eight(const int64_t width, const double *longest, const double
     return 1;
 }
 
-static __attribute__((noinline)) int attend_eight_by_two(const double *longest, const double *records, int64_t i,
-                                                         int64_t count, int32_t *seen, double *y, int64_t stride) {
+static __attribute__((noinline)) int attend_eight_by_two(const double *longest, const double *records,
+                                                         int64_t i, int64_t count, int32_t *seen, double *y,
+                                                         int64_t stride) {
     return attend_eight(2, longest, records, i, count, seen, y, stride);
 }
 
-static __attribute__((noinline)) int attend_eight_by(int64_t width, const double *longest, const double *records,
-                                                     int64_t i, int64_t count, int32_t *seen, double *y,
-                                                     int64_t stride) {
+static __attribute__((noinline)) int attend_eight_by(int64_t width, const double *longest,
+                                                     const double *records, int64_t i, int64_t count,
+                                                     int32_t *seen, double *y, int64_t stride) {
     return attend_eight(width, longest, records, i, count, seen, y, stride);
 }
 
-/* From rows of features to records of oscillators, `width` numbers each: a neighbour is then few cache lines. */
+/* From rows of features to records of oscillators, `width` numbers each: a neighbour is then few cache lines.
+ */
 static void to_records(int64_t n, int64_t padded, int64_t width, const double *rows, double *records) {
     int64_t i = 0;
     for (; width % SPO_LANES == 0 && i + SPO_LANES <= n; i += SPO_LANES)
@@ -171,7 +173,8 @@ static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *k
                   width = d_model / modulation->n_heads;
     double *x = spo_aligned(scratch), *projected = x + d_model * padded,
            *record = projected + 3 * d_model * padded;
-    double *y = record + 3 * d_model * padded, *block = y + d_model * SPO_PAD, *one = block + d_model * SPO_PAD;
+    double *y = record + 3 * d_model * padded, *block = y + d_model * SPO_PAD,
+           *one = block + d_model * SPO_PAD;
     double *longest = one + spo_padded(d_model), *weights = longest + spo_padded(modulation->n_heads);
     int32_t *seen = (int32_t *)(weights + padded);
     if (harmonics(n, padded, d_model, theta, x)) return SPO_NONFINITE_PHASE;
@@ -179,8 +182,8 @@ static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *k
         const int64_t w = h * d_model * width, rows = h * width * padded;
         const double scale = LOG2_E / (sqrt((double)width) * modulation->temperature[h]);
         longest[h] = project(padded, d_model, width, x, modulation->w_q + w, modulation->w_k + w,
-                             modulation->w_v + w, scale, projected + rows, projected + d_model * padded + rows,
-                             projected + 2 * d_model * padded + rows);
+                             modulation->w_v + w, scale, projected + rows,
+                             projected + d_model * padded + rows, projected + 2 * d_model * padded + rows);
     }
     to_records(n, padded, 3 * d_model, projected, record);
     const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
@@ -196,8 +199,8 @@ static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *k
                 continue;
             for (int64_t h = 0; h < modulation->n_heads; ++h) {
                 const double *head = record + h * width;
-                attend_edges(width, 3 * d_model, head + i * 3 * d_model, head + d_model, head + 2 * d_model, count,
-                             seen, weights, one + h * width);
+                attend_edges(width, 3 * d_model, head + i * 3 * d_model, head + d_model, head + 2 * d_model,
+                             count, seen, weights, one + h * width);
             }
             for (int64_t e = 0; e < d_model; ++e) column[e * SPO_LANES] = one[e];
         }
@@ -220,10 +223,11 @@ INLINE vd dot_lanes(const int64_t d_model, const double *u, const double *v) {
     return sum;
 }
 
-/* K'_e of `count` edges of row i, up to four: mean_e (1 + lambda / 2 (1 + unit_i . unit_j)) for those in reach,
- * mean_e beyond, 0 on the diagonal. */
-INLINE void rescale_edges(const int64_t d_model, const int count, double half, int64_t reach, const double *unit,
-                          int64_t i, const int32_t *column, const double *mean, double *out) {
+/* K'_e of `count` edges of row i, up to four: mean_e (1 + lambda / 2 (1 + unit_i . unit_j)) for those in
+ * reach, mean_e beyond, 0 on the diagonal. */
+INLINE void rescale_edges(const int64_t d_model, const int count, double half, int64_t reach,
+                          const double *unit, int64_t i, const int32_t *column, const double *mean,
+                          double *out) {
     vd products[4] = {{0}};
     double dots[4];
     for (int q = 0; q < count; ++q)
@@ -236,8 +240,8 @@ INLINE void rescale_edges(const int64_t d_model, const int count, double half, i
     }
 }
 
-INLINE void scale_rows(const int64_t d_model, int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
-                       const double *unit, double *out) {
+INLINE void scale_rows(const int64_t d_model, int64_t n, const spo_sparse *sparse,
+                       const spo_modulation *modulation, const double *unit, double *out) {
     const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
     const double half = 0.5 * modulation->lambda;
     for (int64_t i = 0; i < n; ++i) {

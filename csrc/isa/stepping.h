@@ -106,17 +106,16 @@ static int32_t modulate_state(const spo_network *network, spo_state *state, cons
     const spo_attention_path path = {w->moments, w->absent, NULL};
     spo_prepared *const prepared = w->prepared;
     if (prepared->walk != SPO_WALK_WHOLE) {
-        const int32_t status =
-            spo_unit_outputs(network->n, network->knm, prepared->traits, w->theta, network->modulation,
-                             &path, w->modulation, &prepared->unit);
+        const int32_t status = spo_unit_outputs(network->n, network->knm, prepared->traits, w->theta,
+                                                network->modulation, &path, w->modulation, &prepared->unit);
         if (status == SPO_OK) scale_units(network->n, network->modulation, prepared->unit);
         return status;
     }
     const int32_t status =
         w->sparse ? spo_core_modulate_sparse(network->n, w->sparse, network->knm, w->theta,
                                              network->modulation, w->modulation, state->modulated)
-                  : spo_core_modulate(network->n, network->knm, prepared->traits, w->theta, network->modulation,
-                                      &path, w->modulation, state->modulated);
+                  : spo_core_modulate(network->n, network->knm, prepared->traits, w->theta,
+                                      network->modulation, &path, w->modulation, state->modulated);
     if (status == SPO_OK) apply_lags(state->modulated, w);
     return status;
 }
@@ -136,7 +135,8 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
         if (!isfinite(w.theta[i])) return SPO_NONFINITE_PHASE;
     }
     set_constants(network, &w);
-    if (network->modulation && w.prepared->walk == SPO_WALK_WHOLE && state->step % network->modulate_every != 0)
+    if (network->modulation && w.prepared->walk == SPO_WALK_WHOLE &&
+        state->step % network->modulate_every != 0)
         apply_lags(state->modulated, &w);
     sincos_padded(n, w.theta, w.sine, w.cosine);
     while (status == SPO_OK) {

@@ -24,6 +24,7 @@ from spo_fast.validation import (
     as_phases,
     explain_coupling,
     explain_nonfinite,
+    refuse_moments,
     unexplained,
 )
 
@@ -360,6 +361,7 @@ class Integration:
         ValueError
             If the coupling is to be modulated and is not symmetric, finite and of zero diagonal.
         """
+        refuse_moments(network.modulation)
         self._network = network
         self._omega = _writable(network.omega)
         self._drive = steps.make_drive(network.uniform_alpha, network.zeta, network.psi)

@@ -23,6 +23,7 @@ from spo_fast.validation import (
     as_phases,
     explain_coupling,
     explain_nonfinite,
+    refuse_moments,
 )
 
 NAME = "numpy"
@@ -381,6 +382,7 @@ class Integration:
 
     def set_network(self, network: Network) -> None:
         """Take a right-hand side; a coupling to be modulated must be symmetric with a zero diagonal."""
+        refuse_moments(network.modulation)
         self._modulated = network.modulation is not None
         self._drift = Drift(network)
         self._stale = True

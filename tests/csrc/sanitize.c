@@ -109,6 +109,53 @@ static void fuzz_modulate(int64_t n) {
     release(&m);
 }
 
+/* Order parameters against pair by pair: K' may differ by roundings alone. */
+static void fuzz_moments(int64_t n, const spo_modulation *parameters, const spo_moments *moments) {
+    const double density = uniform(0, 1) < 0.5 ? 1.0 : uniform(0.8, 1);
+    double *knm = random_coupling(n, density, 0.0), *theta = random_array(n, -7, 7);
+    double *out = room(n * n), *expected = room(n * n), *factors = room(n * parameters->d_model);
+    uint64_t *absent = malloc((size_t)(spo_core_absent_words(n) + 1) * sizeof *absent);
+    int32_t traits = 0;
+    int64_t redone = 0;
+    check(spo_core_scan(n, knm, &traits) == SPO_OK, "scan", n);
+    spo_core_find_absent(n, knm, absent);
+    const spo_attention_path path = {moments, absent, &redone};
+    double *scratch = room(spo_core_modulation_scratch(n, parameters, moments));
+    check(spo_core_modulate(n, knm, traits, theta, parameters, NULL, scratch, expected) == SPO_OK, "direct",
+          n);
+    check(spo_core_modulate(n, knm, traits, theta, parameters, &path, scratch, out) == SPO_OK, "moments", n);
+    check(spo_core_factors(n, knm, traits, theta, parameters, &path, scratch, NULL, factors) == SPO_OK,
+          "factors through moments", n);
+    double error = 0, largest = 1e-300;
+    for (int64_t e = 0; e < n * n; ++e)
+        error = fmax(error, fabs(out[e] - expected[e])), largest = fmax(largest, fabs(expected[e]));
+    check(finite_all(n * n, out) && symmetric(n, out) && error <= 1e-13 * largest, "parity of the moments",
+          n);
+    check(redone >= 0 && redone <= 2 * n, "rows done again", n);
+    if (n > 1) {
+        theta[n - 1] = NAN;
+        check(spo_core_modulate(n, knm, traits, theta, parameters, &path, scratch, out) ==
+                  SPO_NONFINITE_PHASE,
+              "refusal of NaN", n);
+    }
+    free(scratch), free(absent), free(factors), free(expected), free(out), free(theta), free(knm);
+}
+
+static void fuzz_plans(void) {
+    static const int64_t shapes[][2] = {{1, 2}, {4, 8}, {2, 8}, {1, 8}, {2, 6}, {4, 16}};
+    for (int k = 0; k < 6; ++k) {
+        modulation m = random_modulation(shapes[k][0], shapes[k][1], -1);
+        m.parameters.lambda = 0.7;
+        for (int64_t h = 0; h < shapes[k][0]; ++h) m.arrays[4][h] = uniform(0.7, 3.0);
+        spo_moments *moments = NULL;
+        check(spo_core_moments_create(&m.parameters, &moments) == SPO_OK, "plan", k);
+        if (!spo_core_moments_refusal(moments))
+            for (int64_t n = 1; n <= 70; n += k == 1 ? 1 : 23) fuzz_moments(n, &m.parameters, moments);
+        spo_core_moments_free(moments);
+        release(&m);
+    }
+}
+
 static void fuzz_run(int64_t n) {
     const int64_t steps = 1 + (int64_t)uniform(0, 6), every = (int64_t)uniform(0, 4);
     modulation m = random_modulation(4, 8, -1);
@@ -169,7 +216,8 @@ static void fuzz_walks(int64_t n) {
                *own = room(n), error = 0;
         memcpy(own, other, (size_t)n * sizeof(double));
         spo_state piece = {own, unused, 0.0, integrator.dt, 0};
-        check(spo_core_prepare(&network, NULL, NULL, integrator.method, walk, scratch) == SPO_OK, "preparation", n);
+        check(spo_core_prepare(&network, NULL, NULL, integrator.method, walk, scratch) == SPO_OK,
+              "preparation", n);
         check(spo_core_run(&network, NULL, &integrator, NULL, &piece, 1, NULL, scratch) == SPO_OK &&
                   spo_core_run(&network, NULL, &integrator, NULL, &piece, 3, NULL, scratch) == SPO_OK,
               "walk", n);
@@ -236,9 +284,10 @@ static void fuzz_sparse(int64_t n) {
     check(spo_kuramoto_run(&network, &integrator, &state, 2, NULL) == SPO_OK, "dense run", n);
     network.knm = k.data;
     double *work = room(spo_core_run_scratch(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO));
-    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO, work) == SPO_OK, "preparation", n);
-    check(spo_core_run(&network, &sparse, &integrator, NULL, &edge_state, 2, NULL, work) == SPO_OK, "sparse run",
-          n);
+    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO, work) == SPO_OK,
+          "preparation", n);
+    check(spo_core_run(&network, &sparse, &integrator, NULL, &edge_state, 2, NULL, work) == SPO_OK,
+          "sparse run", n);
     for (int64_t i = 0; i < n; ++i) error = fmax(error, fabs(sin(0.5 * (theta[i] - other[i]))));
     check(error < 1e-12, "parity of sparse and dense runs", n);
     free(work), free(other), free(factors), free(out), free(data), free(scratch), free(k.mean), free(k.data);
@@ -262,7 +311,8 @@ static void fuzz_members(int64_t n) {
     const spo_record record = {1, states, t, r, psi, seen};
     double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE)),
            *block = room(spo_core_members_room(n));
-    check(spo_core_prepare(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE, scratch) == SPO_OK, "preparation", n);
+    check(spo_core_prepare(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE, scratch) == SPO_OK,
+          "preparation", n);
     memcpy(single, theta, (size_t)n * sizeof(double));
     if (members > 1 && n > 0) omega[n] = INFINITY;
     spo_ensemble all = {members, 0, omega, theta, status, taken};
@@ -324,6 +374,7 @@ int main(int count, char **arguments) {
     for (int32_t set = 0; (name = spo_core_available_instruction_set(set)); ++set) {
         spo_core_select_instruction_set(name);
         for (int k = 1; k < count; ++k) golden(arguments[k]);
+        fuzz_plans();
         for (int64_t n = 0; n <= 70; ++n)
             for (int round = 0; round < 6; ++round) {
                 fuzz_modulate(n);
