@@ -62,7 +62,8 @@ cdef extern from "spo_fast_core.h" nogil:
                                      const spo_modulation *, double *, double *)
     int32_t spo_core_factors_sparse(int64_t, const spo_sparse *, const double *, const double *,
                                     const spo_modulation *, double *, double *)
-    int64_t spo_core_run_scratch(const spo_network *, const spo_sparse *, const spo_moments *, int64_t, int32_t)
+    int64_t spo_core_run_scratch(const spo_network *, const spo_sparse *, const spo_moments *, int64_t,
+                                 int32_t)
     int32_t spo_core_prepare(const spo_network *, const spo_sparse *, const spo_moments *, int64_t, int32_t,
                              double *)
     int32_t spo_core_walk(double *)
@@ -743,8 +744,8 @@ cdef class Batch:
         self.network.zeta = network.zeta
         self.network.psi = network.psi
         self.ensemble.omega = pointer(omegas)
-        self.scratch = Scratch(spo_core_run_scratch(&self.network, NULL, NULL, self.integrator.method,
-                                                 SPO_WALK_WHOLE))
+        size = spo_core_run_scratch(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE)
+        self.scratch = Scratch(size)
         with nogil:
             spo_core_prepare(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE,
                              self.scratch.data)

@@ -252,7 +252,6 @@ def test_a_state_that_turns_non_finite(rng, walk, lag, method):
     knm = np.zeros((n, n))
     knm[0, 1] = knm[1, 0] = knm[0, 2] = knm[2, 0] = 1.1e308
     theta = np.array([0.0, 1.6, 1.6])
-    run = integration(walk, theta, 0.0, knm, method=method, alpha=np.zeros((n, n)) if lag == "matrix" else None)
     run = integration(
         walk, theta, 1e300, knm, method=method, modulation={}, alpha={"matrix": np.zeros((n, n))}.get(lag)
     )
