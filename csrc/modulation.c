@@ -52,10 +52,9 @@ int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation,
     return direct + (moments ? d_model * padded + spo_moments_room(n, moments) : 0);
 }
 
-/* Unit outputs (d_model, padded), somewhere in scratch. */
-static int32_t units_of(int64_t n, const double *knm, int32_t traits, const double *theta,
-                        const spo_modulation *m, const spo_attention_path *path, double *scratch,
-                        double **unit) {
+int32_t spo_unit_outputs(int64_t n, const double *knm, int32_t traits, const double *theta,
+                         const spo_modulation *m, const spo_attention_path *path, double *scratch,
+                         double **unit) {
     const spo_kernels *kernels = spo_kernels_in_use();
     const int banded = m->block_size >= 0 && m->block_size < n - 1;
     if (path && path->moments && !banded && n > 1 && traits & SPO_SYMMETRIC_PATTERN)
@@ -84,7 +83,7 @@ int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const do
         seen = out;
     }
     double *unit;
-    const int32_t status = units_of(n, seen, traits, theta, modulation, path, scratch, &unit);
+    const int32_t status = spo_unit_outputs(n, seen, traits, theta, modulation, path, scratch, &unit);
     if (status != SPO_OK) return status;
     if (modulation->lambda == 0)
         memcpy(out, knm, (size_t)(n * n) * sizeof(double));
@@ -105,7 +104,7 @@ int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const dou
         knm = square;
     }
     double *unit;
-    const int32_t status = units_of(n, knm, traits, theta, modulation, path, scratch, &unit);
+    const int32_t status = spo_unit_outputs(n, knm, traits, theta, modulation, path, scratch, &unit);
     if (status != SPO_OK) return status;
     for (int64_t i = 0; i < n; ++i)
         for (int64_t e = 0; e < d_model; ++e) factors[i * d_model + e] = unit[e * padded + i];
@@ -114,9 +113,10 @@ int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const dou
 
 int64_t spo_core_sparse_scratch(int64_t n, const spo_modulation *modulation) {
     const int64_t padded = spo_padded(n), d_model = modulation->d_model;
-    /* harmonics (later unit outputs), projections by feature and by oscillator; one row of weights and of
-     * columns */
-    return SPO_PAD + 7 * d_model * padded + spo_padded(d_model) + 2 * padded;
+    /* harmonics (later unit outputs), projections by feature and by oscillator; outputs of one block and of
+     * one oscillator, longest keys; one row of weights and of columns, with room for a vector more */
+    return SPO_PAD + 7 * d_model * padded + 2 * SPO_PAD * d_model + spo_padded(d_model) +
+           spo_padded(modulation->n_heads) + 2 * padded + SPO_PAD;
 }
 
 int32_t spo_core_modulate_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,

@@ -62,8 +62,11 @@ cdef extern from "spo_fast_core.h" nogil:
                                      const spo_modulation *, double *, double *)
     int32_t spo_core_factors_sparse(int64_t, const spo_sparse *, const double *, const double *,
                                     const spo_modulation *, double *, double *)
-    int64_t spo_core_run_scratch(const spo_network *, const spo_sparse *, const spo_moments *, int64_t)
-    int32_t spo_core_prepare(const spo_network *, const spo_sparse *, const spo_moments *, int64_t, double *)
+    int64_t spo_core_run_scratch(const spo_network *, const spo_sparse *, const spo_moments *, int64_t,
+                                 int32_t)
+    int32_t spo_core_prepare(const spo_network *, const spo_sparse *, const spo_moments *, int64_t, int32_t,
+                             double *)
+    int32_t spo_core_walk(double *)
     int32_t spo_core_run(const spo_network *, const spo_sparse *, const spo_integrator *, const spo_moments *,
                          spo_state *, int64_t, const spo_record *, double *)
     int64_t spo_core_members_room(int64_t)
@@ -84,6 +87,10 @@ cdef extern from "spo_fast_core.h" nogil:
     enum: SPO_EULER
     enum: SPO_RK4
     enum: SPO_RK45
+    enum: SPO_WALK_AUTO
+    enum: SPO_WALK_WHOLE
+    enum: SPO_WALK_FUSED
+    enum: SPO_WALK_KEPT
 
 
 cdef int32_t modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,
@@ -100,6 +107,7 @@ cdef int32_t mean_field(int64_t n, const double *theta, double *r, double *psi) 
     return spo_order_parameter(n, theta, r, psi)
 
 
+WALKS = {"auto": SPO_WALK_AUTO, "whole": SPO_WALK_WHOLE, "fused": SPO_WALK_FUSED, "kept": SPO_WALK_KEPT}
 METHODS = {"euler": SPO_EULER, "rk4": SPO_RK4, "rk45": SPO_RK45}
 _MOMENTS_LIMIT = 16  # Fourier series kept; one of the default size takes 0.6 MB
 _IDLE_SCRATCHES = 8  # kept by a plan for its next calls: as many as threads are likely to share it
@@ -198,6 +206,15 @@ cdef class Moments:
         """Why they cannot be used, or None."""
         cdef const char *reason = spo_core_moments_refusal(self.series)
         return None if reason == NULL else (<bytes> reason).decode()
+
+
+cdef int32_t _wish = SPO_WALK_AUTO
+
+
+def prefer_walk(name):
+    """Have networks set from now on walk their coupling in one way of `WALKS`, where they can; for tests."""
+    global _wish
+    _wish = WALKS[name]
 
 
 cdef dict _moments = {}  # by content, oldest use first
@@ -548,6 +565,14 @@ cdef class Integration:
     def step(self, int64_t value):
         self.state.step = value
 
+    @property
+    def walk(self):
+        """How the coupling is walked: a key of `WALKS`, or None before there is one."""
+        if self.scratch is None:
+            return None
+        taken = spo_core_walk(self.scratch.data)
+        return next(name for name, number in WALKS.items() if number == taken)
+
     cdef int acquire(self) except -1:
         if self.busy:
             raise RuntimeError("this integration is being advanced by another thread")
@@ -558,6 +583,7 @@ cdef class Integration:
         """Take K, the frequencies, lags, drive and modulation; arrays are kept by reference."""
         cdef int64_t size
         cdef int32_t status
+        cdef int32_t wish
         cdef const spo_moments *series
         cdef object knm = network.knm
         self.acquire()
@@ -577,11 +603,14 @@ cdef class Integration:
             self.network.modulate_every = network.modulate_every
             self._set_modulation(network.modulation, knm)
             series = NULL if self.moments is None else self.moments.series
-            size = spo_core_run_scratch(&self.network, self.places, series, self.integrator.method)
+            wish = _wish
+            if wish == SPO_WALK_AUTO and network.modulation is None and not network.persistent:
+                wish = SPO_WALK_WHOLE  # a look at K's symmetry costs more than a few steps
+            size = spo_core_run_scratch(&self.network, self.places, series, self.integrator.method, wish)
             if self.scratch is None or self.scratch.size < size:
                 self.scratch = Scratch(size)
             with nogil:
-                status = spo_core_prepare(&self.network, self.places, series, self.integrator.method,
+                status = spo_core_prepare(&self.network, self.places, series, self.integrator.method, wish,
                                           self.scratch.data)
         finally:
             self.busy = False
@@ -715,9 +744,11 @@ cdef class Batch:
         self.network.zeta = network.zeta
         self.network.psi = network.psi
         self.ensemble.omega = pointer(omegas)
-        self.scratch = Scratch(spo_core_run_scratch(&self.network, NULL, NULL, self.integrator.method))
+        size = spo_core_run_scratch(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE)
+        self.scratch = Scratch(size)
         with nogil:
-            spo_core_prepare(&self.network, NULL, NULL, self.integrator.method, self.scratch.data)
+            spo_core_prepare(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE,
+                             self.scratch.data)
 
     def start(self, theta):
         """Begin anew at the given phases (M, N), wrapped into [0, 2 pi)."""

@@ -152,6 +152,7 @@ def right_hand_side(
     elif modulation is not None:
         net.modulation = parameters_from_keywords(modulation, coupling)
     net.modulate_every = integer(modulate_every, "modulate_every", 1)
+    net.persistent = True
     return net
 
 

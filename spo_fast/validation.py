@@ -125,6 +125,8 @@ class Network:
         How the coupling follows the phases.
     modulate_every : int
         Steps for which a modulated coupling is kept.
+    persistent : bool
+        Whether it will serve so many steps that a rearranged copy of the coupling pays.
     """
 
     omega: np.ndarray
@@ -135,6 +137,7 @@ class Network:
     psi: float
     modulation: ModulationParameters | None = None
     modulate_every: int = 1
+    persistent: bool = False
 
 
 # ---------------------------------------------------------------- scalars

@@ -89,14 +89,28 @@ int32_t spo_core_modulate_sparse(int64_t n, const spo_sparse *sparse, const doub
 int32_t spo_core_factors_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
                                 const spo_modulation *modulation, double *scratch, double *factors);
 
-/* Doubles of scratch that spo_core_run needs for this network and method. moments: see spo_attention_path;
- * NULL for sparse matrices, and the same in all three calls. */
-int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
-                             int64_t method);
+/* How a run walks the coupling. */
+enum spo_walk {
+    SPO_WALK_AUTO = 0,  /* whichever is fastest for this size, method and modulation */
+    SPO_WALK_WHOLE = 1, /* K, or K' in spo_state.modulated, row by row */
+    SPO_WALK_FUSED = 2, /* K with the factor that makes it K', which is never written */
+    SPO_WALK_KEPT = 3 /* the same the first time; K' is kept in the scratch for the other times, one entry for
+                       * each pair. Without modulation K is so kept: worth it for a run of many steps */
+};
 
-/* Fills the part of scratch that depends on K and alpha alone; call anew when either changes. */
+/* Doubles of scratch that spo_core_run needs for this network and method. moments: see spo_attention_path;
+ * NULL for sparse matrices. moments and walk are the same in all three calls. */
+int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
+                             int64_t method, int32_t walk);
+
+/* Fills the part of scratch that depends on K and alpha alone; call anew when either changes. A walk that K
+ * does not allow gives way to that of the whole matrix. Between runs the scratch takes the place of
+ * spo_state.modulated where the walk is another one. */
 int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
-                         int64_t method, double *scratch);
+                         int64_t method, int32_t walk, double *scratch);
+
+/* The walk that a prepared scratch takes. */
+int32_t spo_core_walk(double *scratch);
 
 /* spo_kuramoto_run on prepared scratch. */
 int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const spo_integrator *integrator,

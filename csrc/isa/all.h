@@ -7,6 +7,7 @@
 #include "moments.h"
 #include "product.h"
 #include "sparse.h"
+#include "fused.h"
 #include "drift.h"
 #include "stepping.h"
 #include "members.h"
@@ -72,6 +73,8 @@ static double multiply_add(int64_t n) {
 }
 
 #define SPO_TABLE(NAME)                                                                                      \
-    {NAME,        exp_array, exp2_array,    sincos_array,  scan,         find_absent,  symmetrise,           \
-     transpose,   units,     units_moments, harmonic_sums, scale,        units_sparse, scale_sparse,         \
-     run_members, order,     run,           read_array,    multiply_add, SPO_LANES}
+    {                                                                                                        \
+        NAME,         exp_array,    exp2_array,   sincos_array,  scan,          find_absent,                 \
+        symmetrise,   transpose,    units,        units_moments, harmonic_sums, scale,                       \
+        units_sparse, scale_sparse, run_members,  pack,          mirrored,      order,                       \
+        run,          read_array,   multiply_add, SPO_LANES}

@@ -124,11 +124,46 @@ INLINE vd close_drift(const spo_run_scratch *w, vd p, vd q, vd sine, vd cosine, 
     return v_fma(cosine, along, v_fma(-sine, across, omega));
 }
 
+/* P and Q, or the sines in place of P, by one of the walks of fused.h. */
+static int pull_walk(const spo_network *network, const spo_run_scratch *w) {
+    const spo_modulation *m = network->modulation;
+    const int kind = network->alpha ? LAGGED : network->uniform_alpha == 0.0 ? SINES : PAIRS;
+    walk p = {.n = network->n,
+              .padded = spo_padded(network->n),
+              .k = w->packed,
+              .l = w->packed_lag,
+              .s = w->sine,
+              .c = w->cosine,
+              .pull = w->pull,
+              .push = w->push};
+    const int kept = w->prepared->walk == SPO_WALK_KEPT;
+    if (m && (w->fresh || !kept)) {
+        p.d_model = m->d_model;
+        p.u = w->prepared->unit;
+        p.base = 1.0 + 0.5 * m->lambda;
+        if (kept) p.keep = w->kept, p.keep_l = w->kept_lag;
+        walk_fused(&p, kind);
+    } else {
+        if (m) p.k = w->kept, p.l = w->kept_lag;
+        walk_kept(&p, kind);
+    }
+    return kind == SINES;
+}
+
 /* f at the phases whose sine and cosine stand in the scratch; knm is K or K' in force. */
 static void drift(const spo_network *network, const double *knm, const spo_run_scratch *w, double *f) {
     const int64_t n = network->n, padded = spo_padded(n);
     const double *s = w->sine, *c = w->cosine;
-    if (w->sparse) {
+    if (w->prepared->walk != SPO_WALK_WHOLE) {
+        if (pull_walk(network, w)) {
+            for (int64_t i = 0; i < padded; i += SPO_LANES) {
+                const vd drive =
+                    v_fma(v_load(c + i), v_set(w->drive_sine), -(v_load(s + i) * w->drive_cosine));
+                v_store(f + i, v_load(w->omega + i) + (v_load(w->pull + i) + drive));
+            }
+            return;
+        }
+    } else if (w->sparse) {
         interleave(n, s, c, (v2 *)w->pairs);
         pull_sparse(n, w->sparse, w->lag_cosine ? w->lag_cosine : knm, w->lag_sine, (const v2 *)w->pairs,
                     w->pull, w->push);

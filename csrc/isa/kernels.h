@@ -14,6 +14,14 @@ static inline int64_t spo_padded(int64_t n) { return (n + SPO_PAD - 1) / SPO_PAD
 /* The first address from p on that vectors of every instruction set like. */
 static inline double *spo_aligned(double *p) { return (double *)(((uintptr_t)p + 63) & ~(uintptr_t)63); }
 
+/* What preparation decides and a modulated step leaves for the next ones; first in a run's scratch. */
+typedef struct spo_prepared {
+    int32_t traits; /* of K, when it is dense and modulated */
+    int32_t wanted; /* walk that the scratch is laid out for */
+    int32_t walk;   /* and the one that K allows */
+    double *unit;   /* unit outputs in force, unless K' is; NULL: none yet */
+} spo_prepared;
+
 /* Where a run keeps what it needs; made from the caller's scratch by spo_run_layout (kuramoto.c). */
 typedef struct spo_run_scratch {
     double *omega;                     /* (padded) */
@@ -25,11 +33,15 @@ typedef struct spo_run_scratch {
     double *alpha_cosine, *alpha_sine; /* (n, n): cos alpha and sin alpha, kept only when K changes too */
     double *modulation;                /* scratch of the modulation */
     double *pairs;                     /* (n, 2): sine and cosine side by side, for sparse K */
-    int32_t *traits;                   /* of K, when it is dense and modulated */
-    const spo_moments *moments;        /* NULL: the attention goes pair by pair */
-    uint64_t *absent;                  /* K's missing edges, for the moments */
-    const spo_sparse *sparse;          /* NULL: K is dense */
-    int64_t entries;                   /* of K: n^2, or its edges */
+    spo_prepared *prepared;
+    const spo_moments *moments; /* NULL: the attention goes pair by pair */
+    uint64_t *absent;           /* K's missing edges, for the moments */
+    const spo_sparse *sparse;   /* NULL: K is dense */
+    int64_t entries;            /* of K: n^2, or its edges */
+    double *packed,
+        *packed_lag;         /* K as isa/fused.h walks it; with a lag a pair K cos alpha and K sin alpha */
+    double *kept, *kept_lag; /* K' likewise */
+    int fresh;               /* K' in force is not kept yet, set by a run */
     double turn_cosine, turn_sine, drive_sine, drive_cosine; /* constants of the drift, set by a run */
 } spo_run_scratch;
 
@@ -71,6 +83,8 @@ typedef struct spo_kernels {
     void (*run_members)(const spo_network *network, const spo_integrator *integrator,
                         const spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
                         const spo_run_scratch *scratch, double *room);
+    void (*pack)(int64_t n, const double *knm, int pairs, double *packed);
+    int (*mirrored)(int64_t n, const double *knm);
     void (*order)(int64_t n, const double *theta, double *sine_sum, double *cosine_sum);
     int32_t (*run)(const spo_network *network, const spo_integrator *integrator, spo_state *state,
                    int64_t n_steps, const spo_record *record, const spo_run_scratch *scratch);
@@ -87,6 +101,11 @@ extern const spo_kernels spo_kernels_avx512;
 
 /* The table in use (dispatch.c). */
 const spo_kernels *spo_kernels_in_use(void);
+
+/* Unit outputs (d_model, padded), somewhere in scratch. K has a symmetric pattern. (modulation.c) */
+int32_t spo_unit_outputs(int64_t n, const double *knm, int32_t traits, const double *theta,
+                         const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
+                         double **unit);
 
 /* Are sizes, pointers and numbers of a modulation in their ranges? (modulation.c) */
 int spo_modulation_acceptable(int64_t n, const spo_modulation *modulation);

@@ -51,7 +51,8 @@ static int64_t seen_columns(const spo_sparse *sparse, const double *knm, int64_t
     int64_t count = 0;
     for (int64_t e = sparse->start[i]; e < sparse->start[i + 1]; ++e) {
         const int64_t j = sparse->column[e], distance = i < j ? j - i : i - j;
-        if (knm[e] != 0.0 && distance != 0 && distance <= reach) seen[count++] = (int32_t)j;
+        seen[count] = (int32_t)j; /* overwritten by the next one unless it counts: no branch to guess */
+        count += (knm[e] != 0.0) & (distance != 0) & (distance <= reach);
     }
     return count;
 }
@@ -88,17 +89,81 @@ static void attend_edges(int64_t width, int64_t stride, const double *query, con
     }
 }
 
-/* unit (d_model) = O / (||O|| + NORM_FLOOR), O = y W_O. */
-static void unit_output(int64_t d_model, const double *y, const double *w_o, double *unit) {
-    double squares = 0;
-    for (int64_t e = 0; e < d_model; ++e) {
-        double sum = 0;
-        for (int64_t r = 0; r < d_model; ++r) sum += y[r] * w_o[r * d_model + e];
-        unit[e] = sum;
-        squares += sum * sum;
+/* Rows of eight numbers, one for each lane, to eight vectors over the lanes. */
+INLINE void gather_eight(const double *const row[SPO_LANES], vd feature[8]) {
+    for (int f = 0; f < 8; f += SPO_LANES) {
+        for (int lane = 0; lane < SPO_LANES; ++lane) feature[f + lane] = v_load(row[lane] + f);
+        v_transpose(feature + f);
     }
-    const double inverse = 1.0 / (sqrt(squares) + NORM_FLOOR);
-    for (int64_t e = 0; e < d_model; ++e) unit[e] *= inverse;
+}
+
+/* The same for all heads of query i when d_model is 8, from the records [q, k, v] of oscillators: a lane is
+ * an edge. The bound |q| max |k| serves in place of the largest logit, see modulation.h; 0 where it is too
+ * far above. seen has room for a vector more. y (8) with `stride`. */
+INLINE int attend_eight(const int64_t width, const double *longest, const double *records, int64_t i,
+                        int64_t count, int32_t *seen, double *y, int64_t stride) {
+    const double *query = records + 24 * i;
+    const int64_t heads = 8 / width;
+    vd total[8] = {{0}}, o[8] = {{0}};
+    double shift[8], sums[16];
+    for (int64_t h = 0; h < heads; ++h) {
+        double length = 0;
+        for (int64_t e = 0; e < width; ++e) length += query[h * width + e] * query[h * width + e];
+        shift[h] = sqrt(length) * longest[h];
+        if (!(shift[h] <= BOUND_LIMIT)) return 0; /* a NaN, too: infinity times a key of length 0 */
+    }
+    for (int lane = 0; lane < SPO_LANES; ++lane) seen[count + lane] = (int32_t)i;
+    for (int64_t m = 0; m < count; m += SPO_LANES) {
+        const vi there = (vi)(V_IOTA < (double)(count - m));
+        const double *key[SPO_LANES], *value[SPO_LANES];
+        vd keys[8], values[8];
+        for (int lane = 0; lane < SPO_LANES; ++lane) {
+            key[lane] = records + 24 * (int64_t)seen[m + lane] + 8;
+            value[lane] = key[lane] + 8;
+        }
+        gather_eight(key, keys);
+        gather_eight(value, values);
+        for (int64_t h = 0; h < heads; ++h) {
+            vd t = v_set(-shift[h]);
+            for (int64_t e = h * width; e < (h + 1) * width; ++e) t = v_fma(v_set(query[e]), keys[e], t);
+            const vd weight = v_and(v_exp2(t), there);
+            total[h] += weight;
+            for (int64_t e = h * width; e < (h + 1) * width; ++e) o[e] = v_fma(weight, values[e], o[e]);
+        }
+    }
+    for (int k = 0; k < 8; k += 4) {
+        v_sum4(o[k], o[k + 1], o[k + 2], o[k + 3], sums + k);
+        v_sum4(total[k], total[k + 1], total[k + 2], total[k + 3], sums + 8 + k);
+    }
+    for (int64_t e = 0; e < 8; ++e) y[e * stride] = count > 0 ? sums[e] / sums[8 + e / width] : 0.0;
+    return 1;
+}
+
+static __attribute__((noinline)) int attend_eight_by_two(const double *longest, const double *records,
+                                                         int64_t i, int64_t count, int32_t *seen, double *y,
+                                                         int64_t stride) {
+    return attend_eight(2, longest, records, i, count, seen, y, stride);
+}
+
+static __attribute__((noinline)) int attend_eight_by(int64_t width, const double *longest,
+                                                     const double *records, int64_t i, int64_t count,
+                                                     int32_t *seen, double *y, int64_t stride) {
+    return attend_eight(width, longest, records, i, count, seen, y, stride);
+}
+
+/* From rows of features to records of oscillators, `width` numbers each: a neighbour is then few cache lines.
+ */
+static void to_records(int64_t n, int64_t padded, int64_t width, const double *rows, double *records) {
+    int64_t i = 0;
+    for (; width % SPO_LANES == 0 && i + SPO_LANES <= n; i += SPO_LANES)
+        for (int64_t f = 0; f < width; f += SPO_LANES) {
+            vd square[SPO_LANES];
+            for (int k = 0; k < SPO_LANES; ++k) square[k] = v_load(rows + (f + k) * padded + i);
+            v_transpose(square);
+            for (int k = 0; k < SPO_LANES; ++k) v_store(records + (i + k) * width + f, square[k]);
+        }
+    for (; i < n; ++i)
+        for (int64_t f = 0; f < width; ++f) records[i * width + f] = rows[f * padded + i];
 }
 
 /* Unit outputs (n, d_model) of all oscillators, somewhere in scratch. */
@@ -108,57 +173,92 @@ static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *k
                   width = d_model / modulation->n_heads;
     double *x = spo_aligned(scratch), *projected = x + d_model * padded,
            *record = projected + 3 * d_model * padded;
-    double *y = record + 3 * d_model * padded, *weights = y + spo_padded(d_model);
+    double *y = record + 3 * d_model * padded, *block = y + d_model * SPO_PAD,
+           *one = block + d_model * SPO_PAD;
+    double *longest = one + spo_padded(d_model), *weights = longest + spo_padded(modulation->n_heads);
     int32_t *seen = (int32_t *)(weights + padded);
     if (harmonics(n, padded, d_model, theta, x)) return SPO_NONFINITE_PHASE;
     for (int64_t h = 0; h < modulation->n_heads; ++h) {
         const int64_t w = h * d_model * width, rows = h * width * padded;
         const double scale = LOG2_E / (sqrt((double)width) * modulation->temperature[h]);
-        project(padded, d_model, width, x, modulation->w_q + w, modulation->w_k + w, modulation->w_v + w,
-                scale, projected + rows, projected + d_model * padded + rows,
-                projected + 2 * d_model * padded + rows);
+        longest[h] = project(padded, d_model, width, x, modulation->w_q + w, modulation->w_k + w,
+                             modulation->w_v + w, scale, projected + rows,
+                             projected + d_model * padded + rows, projected + 2 * d_model * padded + rows);
     }
-    /* From rows of features to records [q, k, v] of oscillators: a neighbour is then two cache lines, not 2
-     * d. */
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t f = 0; f < 3 * d_model; ++f) record[i * 3 * d_model + f] = projected[f * padded + i];
+    to_records(n, padded, 3 * d_model, projected, record);
     const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
-    for (int64_t i = 0; i < n; ++i) {
-        const int64_t count = seen_columns(sparse, knm, i, reach, seen);
-        for (int64_t h = 0; h < modulation->n_heads; ++h) {
-            const double *head = record + h * width;
-            attend_edges(width, 3 * d_model, head + i * 3 * d_model, head + d_model, head + 2 * d_model,
-                         count, seen, weights, y + h * width);
+    memset(y, 0, (size_t)(d_model * SPO_PAD) * sizeof(double));
+    for (int64_t i0 = 0; i0 < n; i0 += SPO_LANES) {
+        const int64_t last = i0 + SPO_LANES < n ? i0 + SPO_LANES : n;
+        for (int64_t i = i0; i < last; ++i) {
+            const int64_t count = seen_columns(sparse, knm, i, reach, seen);
+            double *column = y + i - i0;
+            if (d_model == 8 &&
+                (width == 2 ? attend_eight_by_two(longest, record, i, count, seen, column, SPO_LANES)
+                            : attend_eight_by(width, longest, record, i, count, seen, column, SPO_LANES)))
+                continue;
+            for (int64_t h = 0; h < modulation->n_heads; ++h) {
+                const double *head = record + h * width;
+                attend_edges(width, 3 * d_model, head + i * 3 * d_model, head + d_model, head + 2 * d_model,
+                             count, seen, weights, one + h * width);
+            }
+            for (int64_t e = 0; e < d_model; ++e) column[e * SPO_LANES] = one[e];
         }
-        unit_output(d_model, y, modulation->w_o, x + i * d_model); /* the harmonics have served */
+        unit_outputs(d_model, SPO_LANES, y, modulation->w_o, block);
+        to_records(last - i0, SPO_LANES, d_model, block, x + i0 * d_model); /* the harmonics have served */
     }
     *unit = x;
     return SPO_OK;
 }
 
-/* u . v over d_model entries, in one order whichever is first. */
-INLINE double dot(int64_t d_model, const double *u, const double *v) {
+/* The products of u and v over d_model entries, whose sum over the lanes is u . v, in one order whichever is
+ * first. */
+INLINE vd dot_lanes(const int64_t d_model, const double *u, const double *v) {
     vd sum = {0};
     for (int64_t e = 0; e < d_model; e += SPO_LANES) {
-        const int64_t left = d_model - e < SPO_LANES ? d_model - e : SPO_LANES;
-        sum = v_fma(v_load_first(u + e, left), v_load_first(v + e, left), sum);
+        const int64_t left = d_model - e;
+        sum = left >= SPO_LANES ? v_fma(v_load(u + e), v_load(v + e), sum)
+                                : v_fma(v_load_first(u + e, left), v_load_first(v + e, left), sum);
     }
-    return v_sum(sum);
+    return sum;
 }
 
-/* out_e = mean_e (1 + lambda / 2 (1 + unit_i . unit_j)) for the entries in reach, mean_e beyond, 0 on the
- * diagonal. */
+/* K'_e of `count` edges of row i, up to four: mean_e (1 + lambda / 2 (1 + unit_i . unit_j)) for those in
+ * reach, mean_e beyond, 0 on the diagonal. */
+INLINE void rescale_edges(const int64_t d_model, const int count, double half, int64_t reach,
+                          const double *unit, int64_t i, const int32_t *column, const double *mean,
+                          double *out) {
+    vd products[4] = {{0}};
+    double dots[4];
+    for (int q = 0; q < count; ++q)
+        products[q] = dot_lanes(d_model, unit + i * d_model, unit + column[q] * d_model);
+    v_sum4(products[0], products[1], products[2], products[3], dots);
+    for (int q = 0; q < count; ++q) {
+        const int64_t j = column[q], distance = i < j ? j - i : i - j;
+        const double factor = distance <= reach ? 1.0 + half * (1.0 + dots[q]) : 1.0;
+        out[q] = distance == 0 ? 0.0 : mean[q] * factor;
+    }
+}
+
+INLINE void scale_rows(const int64_t d_model, int64_t n, const spo_sparse *sparse,
+                       const spo_modulation *modulation, const double *unit, double *out) {
+    const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
+    const double half = 0.5 * modulation->lambda;
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t end = sparse->start[i + 1];
+        int64_t e = sparse->start[i];
+        for (; e + 4 <= end; e += 4)
+            rescale_edges(d_model, 4, half, reach, unit, i, sparse->column + e, sparse->mean + e, out + e);
+        for (; e < end; ++e)
+            rescale_edges(d_model, 1, half, reach, unit, i, sparse->column + e, sparse->mean + e, out + e);
+    }
+}
+
+/* K' of all edges. */
 static void scale_sparse(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
                          const double *unit, double *out) {
-    const int64_t d_model = modulation->d_model,
-                  reach = modulation->block_size < 0 ? n : modulation->block_size;
-    const double half = 0.5 * modulation->lambda;
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t e = sparse->start[i]; e < sparse->start[i + 1]; ++e) {
-            const int64_t j = sparse->column[e], distance = i < j ? j - i : i - j;
-            double factor = distance == 0 ? 0.0 : 1.0;
-            if (distance > 0 && distance <= reach)
-                factor += half * (1.0 + dot(d_model, unit + i * d_model, unit + j * d_model));
-            out[e] = factor == 0.0 ? 0.0 : sparse->mean[e] * factor;
-        }
+    if (modulation->d_model == 8)
+        scale_rows(8, n, sparse, modulation, unit, out);
+    else
+        scale_rows(modulation->d_model, n, sparse, modulation, unit, out);
 }

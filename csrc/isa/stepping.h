@@ -104,11 +104,18 @@ static void apply_lags(const double *modulated, const spo_run_scratch *w) {
 /* K' of the present state. */
 static int32_t modulate_state(const spo_network *network, spo_state *state, const spo_run_scratch *w) {
     const spo_attention_path path = {w->moments, w->absent, NULL};
+    spo_prepared *const prepared = w->prepared;
+    if (prepared->walk != SPO_WALK_WHOLE) {
+        const int32_t status = spo_unit_outputs(network->n, network->knm, prepared->traits, w->theta,
+                                                network->modulation, &path, w->modulation, &prepared->unit);
+        if (status == SPO_OK) scale_units(network->n, network->modulation, prepared->unit);
+        return status;
+    }
     const int32_t status =
         w->sparse ? spo_core_modulate_sparse(network->n, w->sparse, network->knm, w->theta,
                                              network->modulation, w->modulation, state->modulated)
-                  : spo_core_modulate(network->n, network->knm, *w->traits, w->theta, network->modulation,
-                                      &path, w->modulation, state->modulated);
+                  : spo_core_modulate(network->n, network->knm, prepared->traits, w->theta,
+                                      network->modulation, &path, w->modulation, state->modulated);
     if (status == SPO_OK) apply_lags(state->modulated, w);
     return status;
 }
@@ -120,23 +127,30 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
     const double *knm = network->modulation ? state->modulated : network->knm;
     const int adaptive = integrator->method == SPO_RK45;
     int32_t status = SPO_OK;
+    /* Preparation anew forgets what a modulated step has left for the next ones. */
+    int lost = w.prepared->walk != SPO_WALK_WHOLE && !w.prepared->unit;
     int slope_known = 0; /* the first slope of this step was the last one of the step before */
     for (int64_t i = 0; i < n; ++i) {
         w.theta[i] = wrap_one(state->theta[i]);
         if (!isfinite(w.theta[i])) return SPO_NONFINITE_PHASE;
     }
     set_constants(network, &w);
-    if (network->modulation && state->step % network->modulate_every != 0) apply_lags(state->modulated, &w);
+    if (network->modulation && w.prepared->walk == SPO_WALK_WHOLE &&
+        state->step % network->modulate_every != 0)
+        apply_lags(state->modulated, &w);
     sincos_padded(n, w.theta, w.sine, w.cosine);
     while (status == SPO_OK) {
         observe(record, state, n, w.sine, w.cosine);
         if (state->step == start + n_steps) break;
-        if (network->modulation && state->step % network->modulate_every == 0) {
+        if (network->modulation && (state->step % network->modulate_every == 0 || lost)) {
+            lost = 0;
             status = modulate_state(network, state, &w);
             if (status != SPO_OK) break;
             slope_known = 0;
+            w.fresh = 1;
         }
         if (!slope_known) drift(network, knm, &w, w.slopes);
+        w.fresh = 0;
         double taken = state->dt, next_dt = state->dt;
         const int bad = adaptive ? adaptive_step(network, integrator, knm, &w, &next_dt, &taken)
                                  : attempt(network, integrator, knm, &w, taken, NULL);

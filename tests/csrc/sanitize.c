@@ -190,6 +190,45 @@ static void fuzz_run(int64_t n) {
     release(&m);
 }
 
+/* Every walk over dense K does what the portable function does. */
+static void fuzz_walks(int64_t n) {
+    static const int64_t shapes[][2] = {{1, 2}, {4, 8}, {2, 8}, {2, 6}, {4, 16}};
+    const int64_t *shape = shapes[(int)uniform(0, 5)];
+    modulation m = random_modulation(shape[0], shape[1], uniform(0, 1) < 0.8 ? -1 : 5);
+    double *knm = random_coupling(n, 0.8, uniform(0, 1) < 0.2 ? 0.1 : 0.0), *omega = random_array(n, -2, 2),
+           *alpha = random_array(n * n, -1, 1), *theta = random_array(n, 0, 6), *other = room(n),
+           *modulated = room(n * n), *unused = room(n * n);
+    const spo_network network = {n,
+                                 omega,
+                                 knm,
+                                 uniform(0, 1) < 0.5 ? alpha : NULL,
+                                 uniform(0, 1) < 0.5 ? 0.3 : 0.0,
+                                 0.2,
+                                 1.0,
+                                 uniform(0, 1) < 0.7 ? &m.parameters : NULL,
+                                 1 + (int64_t)uniform(0, 3)};
+    const spo_integrator integrator = {(int64_t)uniform(0, 2), 0.05 / (double)(n + 1), 1e-8, 1e-6};
+    memcpy(other, theta, (size_t)n * sizeof(double));
+    spo_state state = {theta, modulated, 0.0, integrator.dt, 0};
+    check(spo_kuramoto_run(&network, &integrator, &state, 4, NULL) == SPO_OK, "run", n);
+    for (int32_t walk = SPO_WALK_AUTO; walk <= SPO_WALK_KEPT; ++walk) {
+        double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method, walk)),
+               *own = room(n), error = 0;
+        memcpy(own, other, (size_t)n * sizeof(double));
+        spo_state piece = {own, unused, 0.0, integrator.dt, 0};
+        check(spo_core_prepare(&network, NULL, NULL, integrator.method, walk, scratch) == SPO_OK,
+              "preparation", n);
+        check(spo_core_run(&network, NULL, &integrator, NULL, &piece, 1, NULL, scratch) == SPO_OK &&
+                  spo_core_run(&network, NULL, &integrator, NULL, &piece, 3, NULL, scratch) == SPO_OK,
+              "walk", n);
+        for (int64_t i = 0; i < n; ++i) error = fmax(error, fabs(sin(0.5 * (theta[i] - own[i]))));
+        check(error < 1e-12, "parity of the walks", n);
+        free(own), free(scratch);
+    }
+    free(unused), free(modulated), free(other), free(theta), free(alpha), free(omega), free(knm);
+    release(&m);
+}
+
 typedef struct {
     int64_t *start;
     int32_t *column;
@@ -244,8 +283,9 @@ static void fuzz_sparse(int64_t n) {
     spo_state state = {theta, out, 0.0, 0.05, 0}, edge_state = {other, data, 0.0, 0.05, 0};
     check(spo_kuramoto_run(&network, &integrator, &state, 2, NULL) == SPO_OK, "dense run", n);
     network.knm = k.data;
-    double *work = room(spo_core_run_scratch(&network, &sparse, NULL, integrator.method));
-    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, work) == SPO_OK, "preparation", n);
+    double *work = room(spo_core_run_scratch(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO));
+    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO, work) == SPO_OK,
+          "preparation", n);
     check(spo_core_run(&network, &sparse, &integrator, NULL, &edge_state, 2, NULL, work) == SPO_OK,
           "sparse run", n);
     for (int64_t i = 0; i < n; ++i) error = fmax(error, fabs(sin(0.5 * (theta[i] - other[i]))));
@@ -269,9 +309,10 @@ static void fuzz_members(int64_t n) {
     const spo_network network = {n, omega, knm, uniform(0, 1) < 0.5 ? alpha : NULL, 0.2, 0.1, 0.5, NULL, 1};
     const spo_integrator integrator = {(int64_t)uniform(0, 2), 0.05, 0, 0};
     const spo_record record = {1, states, t, r, psi, seen};
-    double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method)),
+    double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE)),
            *block = room(spo_core_members_room(n));
-    check(spo_core_prepare(&network, NULL, NULL, integrator.method, scratch) == SPO_OK, "preparation", n);
+    check(spo_core_prepare(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE, scratch) == SPO_OK,
+          "preparation", n);
     memcpy(single, theta, (size_t)n * sizeof(double));
     if (members > 1 && n > 0) omega[n] = INFINITY;
     spo_ensemble all = {members, 0, omega, theta, status, taken};
@@ -338,6 +379,7 @@ int main(int count, char **arguments) {
             for (int round = 0; round < 6; ++round) {
                 fuzz_modulate(n);
                 fuzz_run(n);
+                fuzz_walks(n);
                 fuzz_sparse(n);
                 fuzz_members(n);
                 fuzz_vector_functions(n);
