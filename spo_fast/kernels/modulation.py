@@ -396,49 +396,61 @@ def _normalise(outputs, width, scale):
 
 
 @kernel()
-def _attend_all(knm, structure, work, plain, w_o, block_size, scale, u):
-    """Unit outputs times `scale`, in the columns of `u`; sixteen queries at a time.
+def _attention_room(n, heads, width):
+    """Room for `_attend_group`: lists of keys, their masks, and rows of one group."""
+    rows = 2 * width + width // heads + 3
+    return np.empty((2, n), np.int64), np.empty((n, _LANES)), np.empty((rows, _LANES))
 
-    `work`, `plain`: see `_prepare`.
+
+@kernel()
+def _attend_group(knm, structure, base, work, plain, w_o, block_size, scale, room, u):
+    """Unit outputs times `scale` of the sixteen queries from `base` on, in their columns of `u`.
+
+    `work`, `plain`: see `_prepare`. `room`: see `_attention_room`.
     """
-    n = knm.shape[0]
+    keys, masks, local = room
     heads = plain.shape[0]
     width = w_o.shape[0]
     per_head = width // heads
     q, k, v = work[width : 2 * width], work[2 * width : 3 * width], work[3 * width :]
-    shared = np.empty(n, np.int64)
-    partial = np.empty(n, np.int64)
-    masks = np.empty((n, _LANES))
-    local = np.empty((2 * width + per_head + 3, _LANES))
+    shared, partial = keys[0], keys[1]
     queries, outputs = local[:width], local[width : 2 * width]
     acc, lanes = local[2 * width : 2 * width + per_head + 1], local[2 * width + per_head + 1 :]
+    n_shared, n_partial = _sort_keys(knm, base, block_size, structure, shared, partial, masks)
+    for c in range(width):
+        for lane in range(_LANES):
+            queries[c, lane] = q[c, base + lane]
+            outputs[c, lane] = 0.0
+    for h in range(heads):
+        lo, hi = h * per_head, (h + 1) * per_head
+        for e in range(per_head + 1):
+            for lane in range(_LANES):
+                acc[e, lane] = 0.0
+        _attend_head(
+            queries[lo:hi],
+            k[lo:hi],
+            v[lo:hi],
+            plain[h],
+            shared[:n_shared],
+            partial[:n_partial],
+            masks,
+            lanes,
+            acc,
+        )
+        _mix(acc, w_o, h, outputs)
+    _normalise(outputs, width, scale)
+    for c in range(width):
+        for lane in range(_LANES):
+            u[c, base + lane] = outputs[c, lane]
+
+
+@kernel()
+def _attend_all(knm, structure, work, plain, w_o, block_size, scale, u):
+    """`_attend_group` for all queries."""
+    n = knm.shape[0]
+    room = _attention_room(n, plain.shape[0], w_o.shape[0])
     for base in range(0, n, _LANES):
-        n_shared, n_partial = _sort_keys(knm, base, block_size, structure, shared, partial, masks)
-        for c in range(width):
-            for lane in range(_LANES):
-                queries[c, lane] = q[c, base + lane]
-                outputs[c, lane] = 0.0
-        for h in range(heads):
-            lo, hi = h * per_head, (h + 1) * per_head
-            for e in range(per_head + 1):
-                for lane in range(_LANES):
-                    acc[e, lane] = 0.0
-            _attend_head(
-                queries[lo:hi],
-                k[lo:hi],
-                v[lo:hi],
-                plain[h],
-                shared[:n_shared],
-                partial[:n_partial],
-                masks,
-                lanes,
-                acc,
-            )
-            _mix(acc, w_o, h, outputs)
-        _normalise(outputs, width, scale)
-        for c in range(width):
-            for lane in range(_LANES):
-                u[c, base + lane] = outputs[c, lane]
+        _attend_group(knm, structure, base, work, plain, w_o, block_size, scale, room, u)
 
 
 @kernel()
@@ -457,6 +469,21 @@ def _project_all(theta, w_q, w_k, w_v, temperature, work):
 
 
 @kernel()
+def _prepare_into(theta, w_q, w_k, w_v, temperature, work, plain):
+    """`_prepare` into arrays that are there."""
+    heads, width, per_head = w_q.shape
+    n = theta.shape[0]
+    for f in range(width):
+        _fill(work[f, n:], 0.0)
+    _project_all(theta, w_q, w_k, w_v, temperature, work)
+    q, k = work[width : 2 * width], work[2 * width : 3 * width]
+    for h in range(heads):
+        lo, hi = h * per_head, (h + 1) * per_head
+        # Cauchy-Schwarz: no logit of this head is larger.
+        plain[h] = _largest_norm(q[lo:hi]) * _largest_norm(k[lo:hi]) <= _PLAIN_LOGIT_LIMIT
+
+
+@kernel()
 def _prepare(theta, w_q, w_k, w_v, temperature):
     """Harmonics, queries, keys and values of every oscillator, and which heads have moderate logits.
 
@@ -468,17 +495,9 @@ def _prepare(theta, w_q, w_k, w_v, temperature):
         Whether no logit of the head can exceed the limit up to which nothing needs to be subtracted.
     """
     heads, width, per_head = w_q.shape
-    n = theta.shape[0]
-    work = np.empty((4 * width, _round_up(n, _LANES)))
-    for f in range(width):
-        _fill(work[f, n:], 0.0)
-    _project_all(theta, w_q, w_k, w_v, temperature, work)
-    q, k = work[width : 2 * width], work[2 * width : 3 * width]
+    work = np.empty((4 * width, _round_up(theta.shape[0], _LANES)))
     plain = np.empty(heads, np.bool_)
-    for h in range(heads):
-        lo, hi = h * per_head, (h + 1) * per_head
-        # Cauchy-Schwarz: no logit of this head is larger.
-        plain[h] = _largest_norm(q[lo:hi]) * _largest_norm(k[lo:hi]) <= _PLAIN_LOGIT_LIMIT
+    _prepare_into(theta, w_q, w_k, w_v, temperature, work, plain)
     return work, plain
 
 
@@ -488,11 +507,36 @@ def _mean(a, b):
     return a if a == b else 0.5 * a + 0.5 * b
 
 
+@kernel(inline=True)
+def _eight_rows(u, left, right):
+    """Columns left ... right - 1 of eight rows, each of them contiguous to the compiler, too."""
+    return (
+        u[0, left:right],
+        u[1, left:right],
+        u[2, left:right],
+        u[3, left:right],
+        u[4, left:right],
+        u[5, left:right],
+        u[6, left:right],
+        u[7, left:right],
+    )
+
+
 @kernel()
-def _add_terms(i, u, out):
-    """out[j] += u_i.u_j over eight features, one fused chain in the order of the features."""
+def _scale_row(i, left, right, knm, u, base, out):
+    """out[j] = knm[j] (base + u_i.u_j) over eight features, one fused chain in the order of the features."""
     a0, a1, a2, a3, a4, a5, a6, a7 = u[0, i], u[1, i], u[2, i], u[3, i], u[4, i], u[5, i], u[6, i], u[7, i]
-    u0, u1, u2, u3, u4, u5, u6, u7 = u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7]
+    u0, u1, u2, u3, u4, u5, u6, u7 = _eight_rows(u, left, right)
+    for j in range(out.shape[0]):
+        first = base + a0 * u0[j] + a1 * u1[j] + a2 * u2[j] + a3 * u3[j]
+        out[j] = knm[j] * (first + a4 * u4[j] + a5 * u5[j] + a6 * u6[j] + a7 * u7[j])
+
+
+@kernel()
+def _add_terms(i, left, right, u, out):
+    """out[j] += u_i.u_j over eight features, as in `_scale_row`."""
+    a0, a1, a2, a3, a4, a5, a6, a7 = u[0, i], u[1, i], u[2, i], u[3, i], u[4, i], u[5, i], u[6, i], u[7, i]
+    u0, u1, u2, u3, u4, u5, u6, u7 = _eight_rows(u, left, right)
     for j in range(out.shape[0]):
         first = out[j] + a0 * u0[j] + a1 * u1[j] + a2 * u2[j] + a3 * u3[j]
         out[j] = first + a4 * u4[j] + a5 * u5[j] + a6 * u6[j] + a7 * u7[j]
@@ -526,10 +570,13 @@ def _scale_symmetric(knm, u, lambda_, block_size, out):
         for j in range(left):
             out[i, j] = knm[i, j]
         row = out[i, left:right]
-        _fill(row, 1.0 + 0.5 * lambda_)
-        for c in range(0, u.shape[0], _FEATURES):
-            _add_terms(i - left, u[c : c + _FEATURES, left:right], row)
-        _multiply(knm[i, left:right], row)
+        if u.shape[0] == _FEATURES:
+            _scale_row(i, left, right, knm[i, left:right], u, 1.0 + 0.5 * lambda_, row)
+        else:
+            _fill(row, 1.0 + 0.5 * lambda_)
+            for c in range(0, u.shape[0], _FEATURES):
+                _add_terms(i, left, right, u[c : c + _FEATURES], row)
+            _multiply(knm[i, left:right], row)
         for j in range(right, n):
             out[i, j] = knm[i, j]
         out[i, i] = 0.0
@@ -549,6 +596,23 @@ def _scale_pairs(knm, u, lambda_, block_size, out):
                     factor += u[c, i] * u[c, j]
             out[i, j] = _mean(knm[i, j], knm[j, i]) * factor
             out[j, i] = out[i, j]
+
+
+@kernel()
+def _rescale(knm, structure, u, lambda_, block_size, out):
+    """K' from unit outputs times the root of lambda/2, in the columns of `u`."""
+    if structure & EXACTLY_SYMMETRIC:
+        _scale_symmetric(knm, u, lambda_, block_size, out)
+    else:
+        _scale_pairs(knm, u, lambda_, block_size, out)
+
+
+@kernel()
+def _copy_matrix(knm, out):
+    """Copy all entries."""
+    for i in range(knm.shape[0]):
+        for j in range(knm.shape[1]):
+            out[i, j] = knm[i, j]
 
 
 @kernel()
@@ -573,18 +637,13 @@ def apply_modulation(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temp
     n = theta.shape[0]
     reach = block_size if block_size < n else -1
     if lambda_ == 0.0 or n == 0:
-        for i in range(n):
-            for j in range(n):
-                out[i, j] = knm[i, j]
+        _copy_matrix(knm, out)
         return
     u = np.zeros((_round_up(w_o.shape[0], _FEATURES), _round_up(n, _LANES)))
     scale = math.sqrt(0.5 * lambda_)
     work, plain = _prepare(theta, w_q, w_k, w_v, temperature)
     _attend_all(knm, structure, work, plain, w_o, reach, scale, u)
-    if structure & EXACTLY_SYMMETRIC:
-        _scale_symmetric(knm, u, lambda_, reach, out)
-    else:
-        _scale_pairs(knm, u, lambda_, reach, out)
+    _rescale(knm, structure, u, lambda_, reach, out)
 
 
 @kernel()
