@@ -155,9 +155,9 @@ def modulate(
     Notes
     -----
     O(N^2 (d + H exp)) for a full coupling pair by pair, O(N^2 d + N H B d) through B order parameters (Y.
-    Kuramoto; H. Daido, Prog. Theor. Phys. 88 (1992) 1213), O(E (d + H exp)) for E stored entries. What depends on
-    projections, temperature and heads alone is kept between calls, by content; nothing that depends on `knm`
-    is.
+    Kuramoto; H. Daido, Prog. Theor. Phys. 88 (1992) 1213), O(E (d + H exp)) for E stored entries. What
+    depends on projections, temperature and heads alone is kept between calls, by content; nothing that
+    depends on `knm` is.
     """
     if (
         w_q is None
@@ -195,7 +195,7 @@ def _requested_path(plan: Any, algorithm: str) -> tuple[str, ...]:
     if getattr(plan, "has_moments", False):
         return (algorithm,) if algorithm in ("direct", "moments") else ()
     if algorithm == "moments":
-        raise ValueError("algorithm 'moments' needs backend 'cython' in this version")
+        raise ValueError("algorithm 'moments' needs backend 'cython' or 'numba' in this version")
     return ()
 
 

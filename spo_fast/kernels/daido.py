@@ -41,7 +41,7 @@ TOO_DEEP = "d_model is too large for the grid of phases"
 _STEP = 4  # extents are multiples of it, so that the sums over them fill whole vectors
 _LIMIT = 16  # series kept; one of the default size takes 0.7 MB
 
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]
+Arrays = tuple[np.ndarray | float, ...]
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Series:
     harmonics : int
         Number of harmonics kept of each oscillator, a multiple of `ROWS`.
     line : int
-        Coefficients of one field in the outputs: 2 `ROWS` for each block of the largest head.
+        Coefficients of an output of one field of each head, summed: 2 `ROWS` for each block.
     coefficients : int
-        Number of them, all heads together.
+        Number of coefficients of the series, all heads together.
     arrays : tuple
         What the kernels of ``moments`` take as `series`; none of it is written to.
     """
@@ -66,7 +66,7 @@ class Series:
     harmonics: int = 0
     line: int = 0
     coefficients: int = 0
-    arrays: Arrays | tuple[()] = ()
+    arrays: Arrays = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ def _synthesise(theta: np.ndarray, series: np.ndarray) -> np.ndarray:
     return np.cos(angles) @ series[:, 0] + np.sin(angles) @ series[:, 1]
 
 
-def _exponentials(logits: np.ndarray, theta: np.ndarray, degree: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+def _exponentials(
+    logits: np.ndarray, theta: np.ndarray, degree: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """Choose the shift.
 
     Returns
@@ -172,8 +174,9 @@ def _extents(spectrum: np.ndarray, d_model: int) -> list[int] | None:
 def _coefficients(spectrum: np.ndarray, extents: list[int]) -> list[np.ndarray]:
     """Return the real coefficients of the support, a matrix for each block.
 
-    From P = F_ab and Q = F_a,-b: 2 Re(P exp(i (x + y)) + Q exp(i (x - y))), halved where a = 0 and where b = 0.
-    Rows are ROWS cosines and ROWS sines of the query, columns cosine and sine of each key harmonic in turn.
+    From P = F_ab and Q = F_a,-b: 2 Re(P exp(i (x + y)) + Q exp(i (x - y))), halved where a = 0 and where
+    b = 0. Rows are ROWS cosines and ROWS sines of the query, columns cosine and sine of each harmonic of the
+    key in turn.
     """
     blocks = []
     for j, exact in enumerate(extents):
@@ -235,24 +238,22 @@ def _interleave(series: np.ndarray, blocks: int) -> np.ndarray:
     return padded.reshape(blocks, ROWS, 2).transpose(0, 2, 1).ravel()
 
 
-def _local_rows(heads: list[_Head], w_v: np.ndarray) -> np.ndarray:
-    """Return what an oscillator's own harmonics give: its values, its own logits, and the shifts.
+def _local_rows(heads: list[_Head], w_v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what an oscillator's own harmonics give: own logits, values and shifts, a row for each.
 
-    One row each, in that order, filled up to a multiple of three rows.
+    With the number of blocks that each row fills.
     """
-    n_heads, d_model, per_head = w_v.shape
-    blocks = d_model // ROWS + 1
-    curves = []
-    for w in w_v:
-        for e in range(per_head):
-            value = np.zeros((d_model // 2 + 1, 2))
-            value[1:] = w[:, e].reshape(-1, 2)
-            curves.append(value)
-    curves += [head.own for head in heads] + [head.shift for head in heads]
-    rows = np.zeros((-(-len(curves) // 3) * 3, 2 * ROWS * blocks))
-    for row, curve in zip(rows, curves, strict=False):
-        row[:] = _interleave(curve, blocks)
-    return rows
+    d_model = w_v.shape[1]
+    values = np.zeros((d_model, d_model // 2 + 1, 2))
+    values[:, 1:] = w_v.transpose(0, 2, 1).reshape(d_model, d_model // 2, 2)
+    curves = [head.own for head in heads] + list(values) + [head.shift for head in heads]
+    spans = np.array([(len(curve) - 1) // ROWS + 1 for curve in curves])
+    return np.array([_interleave(curve, spans.max()) for curve in curves]), spans
+
+
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """Return the rows with zeros up to a multiple of eight columns."""
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % ROWS)))
 
 
 def make_series(
@@ -274,7 +275,7 @@ def make_series(
     Series
         Some 30 ms for default projections: 256 x 256 exponentials and a transform of them for each head.
     """
-    n_heads, d_model, per_head = w_q.shape
+    n_heads, d_model, _ = w_q.shape
     if d_model > SMALLEST_GRID // 8:
         return Series(TOO_DEEP)
     heads: list[_Head] = []
@@ -283,23 +284,26 @@ def make_series(
         if isinstance(head, str):
             return Series(head)
         heads.append(head)
+    local, spans = _local_rows(heads, w_v)
     most = max(len(head.blocks) for head in heads)
     reach = max(head.reach for head in heads)
-    extents = np.zeros((n_heads, most), dtype=np.int64)
+    extents = np.zeros((n_heads, max(most, int(spans.max()))), dtype=np.int64)
     weight = np.zeros((n_heads, 2 * reach))
     for h, head in enumerate(heads):
         for j, block in enumerate(head.blocks):
             extents[h, j] = block.shape[1] // 2
             weight[h, : block.shape[1]] += (block**2).sum(axis=0)
     coefficient = np.concatenate([block.ravel() for head in heads for block in head.blocks])
-    gain = np.sqrt((w_o.reshape(n_heads, -1) ** 2).sum(axis=1))
-    top = max(reach + d_model // 2, most * ROWS, d_model + 1)
+    values = _padded(w_v.transpose(0, 2, 1).reshape(d_model, d_model))
+    with np.errstate(over="ignore"):  # an infinite one trusts no sum
+        gain = np.sqrt((w_o.reshape(n_heads, -1) ** 2).sum(axis=1))
+    top = max(reach + d_model // 2, extents.shape[1] * ROWS)
     return Series(
         refusal="",
         harmonics=-(-top // ROWS) * ROWS,
-        line=2 * ROWS * most,
+        line=2 * ROWS * sum(len(head.blocks) for head in heads),
         coefficients=coefficient.size,
-        arrays=(extents, coefficient, _local_rows(heads, w_v), weight, gain, TAIL),
+        arrays=(extents, coefficient, weight, values, local, spans, gain, _padded(w_o.T), TAIL),
     )
 
 
@@ -314,7 +318,7 @@ def _by_content(n_heads: int, d_model: int, *contents: bytes) -> Series:
 def series_of(
     w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray, w_o: np.ndarray, temperature: np.ndarray
 ) -> Series:
-    """Return `make_series` of the same arrays, made when first asked for; the last ones are kept, by content."""
+    """Return `make_series` of the arrays, made when first asked for; the last ones are kept by content."""
     arrays = (w_q, w_k, w_v, w_o, temperature)
     contents = (np.ascontiguousarray(array, dtype=np.float64).tobytes() for array in arrays)
     return _by_content(w_q.shape[0], w_q.shape[1], *contents)

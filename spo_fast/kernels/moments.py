@@ -1,18 +1,19 @@
 """Attention through order parameters as embeddable Numba kernels: N B work, no exponential of a pair.
 
-With the series of ``daido`` and Z_k = sum of exp(i k theta_j), the Kuramoto-Daido order parameters, softmax
-numerators and denominators are trigonometric polynomials in the query's phase. The stages are those of
-``csrc/isa/moments.h``, which tells why errors stay small and where the constants below come from:
+With the series of ``daido`` and the Kuramoto-Daido order parameters Z_k = sum of exp(i k theta_j), numerators
+and denominators of the softmax are trigonometric polynomials in the query's phase. The stages are those of
+``csrc/isa/moments.h``, which tells why errors stay small and where the constants come from:
 
-* harmonics, order parameters Z;
-* moments of 1 and of each head's values, combinations of neighbouring Z;
-* coefficients of the outputs, series times moments;
-* outputs of sixteen queries at a time; what a query must not see (itself, missing edges) is subtracted;
-* guards: a group with a query whose sums cannot be trusted is done again pair by pair.
+* low and far harmonics of each oscillator, whose products z_k = z_8a z_b, k = 8 a + b, are all of them;
+  sums of these, Z;
+* moments of 1 and of each head's values: combinations of neighbouring Z;
+* coefficients of the outputs: series times moments;
+* outputs of a crowd of queries; what a query must not see (itself, missing edges) is subtracted;
+* guards: sixteen queries, one of which has sums that cannot be trusted, are done again pair by pair.
 
-All of these but the third and the last are products of two matrices by rows, a b^T, and go through
-`_products`: there a dozen sums run along contiguous rows, which needs no test of whether arrays overlap. A
-harmonic is z_k = z_8a z_b with k = 8 a + b, so sums of them are such products, too.
+Loops run along rows of oscillators or of harmonics. Rows are named by their numbers in a matrix, and views of
+them made where they are read: a view handed to another kernel costs two atomic operations, more than a short
+row's arithmetic.
 
 Common arguments
 ----------------
@@ -29,40 +30,49 @@ import numpy as np
 
 from ._flags import INVALID_ARGUMENT, NONFINITE_PHASE, OK, REASSOCIATE, kernel
 from .modulation import (
-    _FEATURES,
     _LANES,
+    _NORM_FLOOR,
     _SMALLEST_EXPONENT,
     EXACTLY_SYMMETRIC,
     WITHOUT_ZEROS,
-    _attend_group,
+    _attend_all,
+    _attend_below,
     _copy_matrix,
-    _fill,
     _finite,
-    _gather,
-    _logits,
-    _mix,
-    _normalise,
-    _prepare_into,
-    _rescale,
+    _mask_entries,
+    _mask_key,
+    _prepare,
     _round_up,
+    _scale_pairs,
+    _scale_symmetric,
     _weights_fit,
     inspect_coupling,
 )
 from .vectormath import _two_sum, exp2, sincos
 
-_ROWS = 8  # harmonics of a block: that of csrc/daido.h
+_ROWS = 8  # harmonics of a block, SPO_ROWS of csrc/daido.h; terms that one pass over a row adds
 _FOUR = 4  # rows of the first and of the second factor that `_products` takes at once
 _THREE = 3
-_CROWD = 512  # oscillators that are summed up before they join the total
+_CROWD = 128  # queries whose outputs are made together: their harmonics stay in the first-level cache
+_ASIDE = 8  # columns between rows, which would otherwise share the lines of a cache where N is a power of two
+_SUMMED = 512  # oscillators that are summed up before they join the total
 _ROUNDINGS = 4.0 * 2.0**-53
 _UNIT_BUDGET = 3e-14
-_BLIND = 0.75  # share of missing edges from which a group of queries goes pair by pair
+_BLIND = 0.75  # share of missing edges from which sixteen queries go pair by pair
+
+
+# ---------------------------------------------------------------- along rows
 
 
 @kernel(REASSOCIATE, inline=True)
-def _twelve_sums(a, i, b, j, start, stop):
-    """Products of four rows of `a` with three rows of `b`, columns start ... stop - 1."""
-    a0, a1, a2, a3 = a[i, start:stop], a[i + 1, start:stop], a[i + 2, start:stop], a[i + 3, start:stop]
+def _twelve_sums(a, at, stride, b, j, start, stop):
+    """Products of four rows of `a`, which begin at `at` in steps of `stride`, with rows j ... j + 2 of `b`.
+
+    Columns start ... stop - 1.
+    """
+    first, last = at + start, at + stop
+    a0, a1 = a[first:last], a[first + stride : last + stride]
+    a2, a3 = a[first + 2 * stride : last + 2 * stride], a[first + 3 * stride : last + 3 * stride]
     b0, b1, b2 = b[j, start:stop], b[j + 1, start:stop], b[j + 2, start:stop]
     s00 = s01 = s02 = s10 = s11 = s12 = s20 = s21 = s22 = s30 = s31 = s32 = 0.0
     for k in range(a0.shape[0]):
@@ -82,311 +92,332 @@ def _twelve_sums(a, i, b, j, start, stop):
 
 
 @kernel()
-def _products(a, b, start, stop, column, out):
-    """Row j of `out`, from `column` on, becomes the products of row j of `b` with all rows of `a`.
+def _products(a, at, stride, b, j0, rows, start, stop, out, i0, column):
+    """out[i0 + j, column + i] = products of sixteen rows i of `a` with rows j0 + j of `b`, `rows` of them.
 
-    `a` has a multiple of four rows, `b` one of three; only their columns start ... stop - 1 count.
+    Those of `a` begin at `at` in steps of `stride`; only the columns start ... stop - 1 count. Rows of `b`
+    and `out` come in threes: there is room for the last ones.
     """
-    for j in range(0, b.shape[0], _THREE):
-        for i in range(0, a.shape[0], _FOUR):
-            sums = _twelve_sums(a, i, b, j, start, stop)
+    for j in range(0, rows, _THREE):
+        for i in range(0, 2 * _ROWS, _FOUR):
+            sums = _twelve_sums(a, at + i * stride, stride, b, j0 + j, start, stop)
             for r in range(_THREE):
                 for k in range(_FOUR):
-                    out[j + r, column + i + k] = sums[r][k]
+                    out[i0 + j + r, column + i + k] = sums[r][k]
+
+
+@kernel()
+def _add_eight(y, f, at, rows, first, count, out, row):
+    """Add eight rows, from `first` on, times y[f, at ...] to a row; `count` columns."""
+    y0, y1, y2, y3 = y[f, at], y[f, at + 1], y[f, at + 2], y[f, at + 3]
+    y4, y5, y6, y7 = y[f, at + 4], y[f, at + 5], y[f, at + 6], y[f, at + 7]
+    p0, p1, p2, p3 = (
+        rows[first, :count],
+        rows[first + 1, :count],
+        rows[first + 2, :count],
+        rows[first + 3, :count],
+    )
+    p4, p5 = rows[first + 4, :count], rows[first + 5, :count]
+    p6, p7 = rows[first + 6, :count], rows[first + 7, :count]
+    target = out[row, :count]
+    for i in range(target.shape[0]):
+        half = target[i] + y0 * p0[i] + y1 * p1[i] + y2 * p2[i] + y3 * p3[i]
+        target[i] = half + y4 * p4[i] + y5 * p5[i] + y6 * p6[i] + y7 * p7[i]
+
+
+@kernel()
+def _clear(rows, first, stop, start, end):
+    """Zeros in the columns start ... end - 1 of the rows first ... stop - 1."""
+    for row in range(first, stop):
+        target = rows[row, start:end]
+        for i in range(target.shape[0]):
+            target[i] = 0.0
+
+
+@kernel()
+def _turn(rows, c, s, c1, s1, start, stop, out, c2, s2):
+    """exp(i (x + y)) of oscillators start ... stop - 1 from those of x and y, to the first columns of out.
+
+    Numbers of rows: cosine and sine of x, of y, of the sum.
+    """
+    cx, sx, cy, sy = rows[c, start:stop], rows[s, start:stop], rows[c1, start:stop], rows[s1, start:stop]
+    cosine, sine = out[c2, : stop - start], out[s2, : stop - start]
+    for i in range(cx.shape[0]):
+        cosine[i] = cx[i] * cy[i] - sx[i] * sy[i]
+        sine[i] = sx[i] * cy[i] + cx[i] * sy[i]
 
 
 # ---------------------------------------------------------------- room
 
 
 @kernel()
-def _counts(w_q, series):
-    """Heads, width, harmonics kept, blocks of query harmonics, key harmonics: what shapes depend on."""
-    extents, weight = series[0], series[3]
-    heads, width, _ = w_q.shape
-    blocks, reach = max(extents.shape[1], width // _ROWS + 1), weight.shape[1] // 2
-    return heads, width, _round_up(max(reach + width // 2, _ROWS * blocks), _ROWS), blocks, reach
+def _counts(series):
+    """Heads, width, blocks of query harmonics, of all harmonics, and harmonics of the key."""
+    extents, weight, values = series[0], series[2], series[3]
+    heads, blocks = extents.shape
+    width, reach = values.shape[0], weight.shape[1] // 2
+    return heads, width, blocks, max(blocks, (reach + width // 2 + _ROWS - 1) // _ROWS), reach
 
 
 @kernel()
-def _shapes(n, counts):
+def _crowd_rows(heads, width):
+    """Where the rows of a crowd begin: harmonics of a block come first.
+
+    Then sums over all keys, what is left of them, own logits with values and shifts, means by head, outputs,
+    and two rows of scratch, doubt and blindness, before the end.
+    """
+    left = 2 * _ROWS + heads + width
+    own = left + heads + width
+    means = own + 2 * heads + width
+    outputs = means + _round_up(width, _ROWS)
+    return 2 * _ROWS, left, own, means, outputs, outputs + width, outputs + width + 4
+
+
+@kernel()
+def _shapes(n, series):
     """Shape of each array that `_layout` finds in the room."""
-    heads, width, harmonics, blocks, reach = counts
+    heads, width, blocks, far, reach = _counts(series)
     padded = _round_up(n, _LANES)
-    per_head = width // heads
-    fields = _round_up(1 + per_head, _THREE)
-    far = _round_up(2 * (harmonics // _ROWS), _THREE)
+    fields = _round_up(1 + width // heads, _THREE)
     return (
-        (2 * _ROWS, padded),  # low: cosines, then sines, of the harmonics 0 ... 7
-        (far, padded),  # far: of the harmonics 0, 8, 16, ...
-        (3 * far, 2 * _ROWS),  # sums of their products: of a crowd, of all, errors of these
-        (2, harmonics + width),  # Z: real and imaginary parts from -width/2 on
-        (fields, 2 * reach),  # moments of one head, cosine and sine in turn
+        (2 * _ROWS + _round_up(2 * far, _THREE), padded + _ASIDE),  # basis: low, then far harmonics
+        (
+            3 * _round_up(2 * far, _THREE),
+            2 * _ROWS,
+        ),  # sums of their products: some, all, errors
+        (2, 2 * (_ROWS * far + width)),  # Z and -i Z from -width/2 on
+        (_round_up(width, _ROWS), 2 * reach),  # moments of the features
+        (heads * fields, 2 * reach),  # moments of 1 and of the values
         (heads * fields, 2 * _ROWS * blocks),  # coefficients of the outputs
-        (heads, 1 + per_head),  # scale of the errors of these
-        (_LANES, 2 * _ROWS),  # low harmonics of a group, by oscillator
-        (_LANES, 2 * _ROWS * blocks),  # harmonics of a group, by oscillator, in the order of the coefficients
-        (heads * fields, _LANES),  # outputs of a group
-        (_round_up(width + 2 * heads, _THREE), _LANES),  # values, own logits and shifts of a group
+        (heads, 1 + width // heads),  # scale of the errors of these
+        (_crowd_rows(heads, width)[6], min(_CROWD, padded) + _ASIDE),  # a crowd of queries
         (4 * width, padded),  # features, queries, keys, values
+        (1, heads),  # whether their logits are moderate
         (n, _LANES),  # masks
-        (2 * width + per_head + 4, _LANES),  # rows of a group
-        (1, heads),  # whether logits are moderate
-        (_round_up(width, _FEATURES), padded),  # unit outputs
+        (2 * width + width // heads + 3, _LANES),  # sixteen queries on the direct path
+        (_round_up(width, _ROWS), padded),  # unit outputs
     )
 
 
 @kernel()
-def moments_room_size(n, w_q, series):
-    """Number of doubles of scratch for N oscillators, projections `w_q` (H, d, d/H) and a series."""
+def moments_room_size(n, series):
+    """Number of doubles of scratch for N oscillators and a series."""
     total = 0
-    for rows, columns in _shapes(n, _counts(w_q, series)):
+    for rows, columns in _shapes(n, series):
         total += rows * columns
     return total
 
 
 @kernel()
-def _take(room, at, shape):
-    """A matrix of that shape from `room`, and where the next one begins."""
-    stop = at + shape[0] * shape[1]
-    return room[at:stop].reshape(shape[0], shape[1]), stop
-
-
-@kernel()
-def _layout(room, shapes):
-    """The arrays in the room: those of all oscillators, of a group, of the direct path, unit outputs."""
-    low, at = _take(room, 0, shapes[0])
-    far, at = _take(room, at, shapes[1])
-    sums, at = _take(room, at, shapes[2])
-    z, at = _take(room, at, shapes[3])
-    fields, at = _take(room, at, shapes[4])
-    y, at = _take(room, at, shapes[5])
-    error, at = _take(room, at, shapes[6])
-    near, at = _take(room, at, shapes[7])
-    phi, at = _take(room, at, shapes[8])
-    values, at = _take(room, at, shapes[9])
-    local, at = _take(room, at, shapes[10])
-    work, at = _take(room, at, shapes[11])
-    masks, at = _take(room, at, shapes[12])
-    rows, at = _take(room, at, shapes[13])
-    plain, at = _take(room, at, shapes[14])
-    u, at = _take(room, at, shapes[15])
-    return (low, far, sums, z, fields, y, error), (near, phi, values, local), (work, plain[0], masks, rows), u
+def _take(room, shapes, index):
+    """The matrix of that number in `room`."""
+    start = 0
+    for k in range(index):
+        start += shapes[k][0] * shapes[k][1]
+    rows, columns = shapes[index]
+    return room[start : start + rows * columns].reshape(rows, columns)
 
 
 # ---------------------------------------------------------------- harmonics and their sums
 
 
 @kernel()
-def _turn(c, s, c1, s1, c2, s2):
-    """exp(i (x + y)) of many numbers, from those of x and y."""
-    for i in range(c.shape[0]):
-        c2[i] = c[i] * c1[i] - s[i] * s1[i]
-    for i in range(c.shape[0]):
-        s2[i] = s[i] * c1[i] + c[i] * s1[i]
-
-
-@kernel()
-def _powers(rows, count):
-    """Fill the cosines 2 ... count - 1, and the sines `count` rows below, from those of 1."""
+def _powers(basis, first, count):
+    """Cosines 2 ... count - 1 from row `first` on, and sines `count` rows below, from those of 0 and 1."""
+    columns = basis.shape[1]
+    one, zero = basis[first], basis[first + count]
+    for i in range(columns):
+        one[i] = 1.0
+        zero[i] = 0.0
     for k in range(2, count):
-        a, b = k // 2, k - k // 2
-        _turn(rows[a], rows[count + a], rows[b], rows[count + b], rows[k], rows[count + k])
+        a, b = first + k // 2, first + k - k // 2
+        _turn(basis, a, a + count, b, b + count, 0, columns, basis, first + k, first + k + count)
 
 
 @kernel()
-def _first_harmonics(theta, low, far, count):
-    """Harmonics 0 ... 7, and `count` of each eighth one; zeros past the last oscillator.
+def _first_harmonics(theta, basis, far):
+    """Harmonics 0 ... 7, and `far` of each eighth one; zeros past the last oscillator.
 
     The first and the eighth have a sine and a cosine of their own, the others are products of two.
     """
     n = theta.shape[0]
+    eightfold = basis[0, :n]
     for i in range(n):
-        low[0, i] = 8.0 * theta[i]
-    sincos(theta, low[_ROWS + 1, :n], low[1, :n])
-    sincos(low[0, :n], far[count + 1, :n], far[1, :n])
-    _fill(low[0], 1.0)
-    _fill(low[_ROWS], 0.0)
-    _fill(far[0], 1.0)
-    _fill(far[count], 0.0)
-    _powers(low, _ROWS)
-    _powers(far, count)
-    for row in range(low.shape[0]):
-        _fill(low[row, n:], 0.0)
-    for row in range(far.shape[0]):
-        _fill(far[row, n if row < 2 * count else 0 :], 0.0)
+        eightfold[i] = 8.0 * theta[i]
+    sincos(theta, basis[_ROWS + 1, :n], basis[1, :n])
+    sincos(eightfold, basis[2 * _ROWS + far + 1, :n], basis[2 * _ROWS + 1, :n])
+    _powers(basis, 0, _ROWS)
+    _powers(basis, 2 * _ROWS, far)
+    _clear(basis, 0, basis.shape[0], n, basis.shape[1])
+    _clear(basis, 2 * _ROWS + 2 * far, basis.shape[0], 0, n)
 
 
 @kernel()
-def _add_accurately(terms, total, error):
-    """Add a row to another one, keeping the rounding errors."""
-    for i in range(terms.shape[0]):
-        s, e = _two_sum(total[i], terms[i])
-        total[i] = s
-        error[i] += e
-
-
-@kernel()
-def _order_parameters(low, far, count, sums, z, margin):
-    """Z_k in z[0, margin + k] + i z[1, margin + k], and the conjugates of the first ones before them."""
-    rows = far.shape[0]
-    part, total, error = sums[:rows], sums[rows : 2 * rows], sums[2 * rows :]
+def _add_accurately(sums, rows):
+    """Add the first `rows` rows to the next ones, keeping the rounding errors in the last ones."""
     for row in range(rows):
-        _fill(total[row], 0.0)
-        _fill(error[row], 0.0)
-    for start in range(0, low.shape[1], _CROWD):
-        _products(low, far, start, min(start + _CROWD, low.shape[1]), 0, part)
-        for row in range(rows):
-            _add_accurately(part[row], total[row], error[row])
-    for a in range(count):
+        terms, total, error = sums[row], sums[rows + row], sums[2 * rows + row]
+        for i in range(terms.shape[0]):
+            total[i], lost = _two_sum(total[i], terms[i])
+            error[i] += lost
+
+
+@kernel()
+def _order_parameters(basis, far, sums, z, margin):
+    """Z_k in the columns 2 (margin + k) and 2 (margin + k) + 1 of row 0, conjugates of the first before them.
+
+    Row 1 has -i Z. Cosines times cosines and so on are summed, which is a product of matrices; k = 8 a + b.
+    """
+    rows = sums.shape[0] // 3
+    columns = basis.shape[1]
+    flat = basis.reshape(basis.size)
+    _clear(sums, rows, 3 * rows, 0, 2 * _ROWS)
+    for start in range(0, columns, _SUMMED):
+        stop = min(start + _SUMMED, columns)
+        _products(flat, 0, columns, basis, 2 * _ROWS, rows, start, stop, sums, 0, 0)
+        _add_accurately(sums, rows)
+    for row in range(rows, 2 * rows):
+        for i in range(2 * _ROWS):
+            sums[row, i] += sums[row + rows, i]
+    _clear(z, 0, 2, 0, z.shape[1])
+    for a in range(far):
         for b in range(_ROWS):
-            k = margin + _ROWS * a + b
-            cosines, sines = total[a], total[count + a]
-            lost, lost_too = error[a], error[count + a]
-            z[0, k] = (cosines[b] - sines[_ROWS + b]) + (lost[b] - lost_too[_ROWS + b])
-            z[1, k] = (cosines[_ROWS + b] + sines[b]) + (lost[_ROWS + b] + lost_too[b])
+            k = 2 * (margin + _ROWS * a + b)
+            z[0, k] = sums[rows + a, b] - sums[rows + far + a, _ROWS + b]
+            z[0, k + 1] = sums[rows + a, _ROWS + b] + sums[rows + far + a, b]
     for k in range(margin):
-        z[0, k] = z[0, 2 * margin - k]
-        z[1, k] = -z[1, 2 * margin - k]
-    for k in range(margin + _ROWS * count, z.shape[1]):
-        z[0, k] = 0.0
-        z[1, k] = 0.0
+        z[0, 2 * k] = z[0, 2 * (2 * margin - k)]
+        z[0, 2 * k + 1] = -z[0, 2 * (2 * margin - k) + 1]
+    for k in range(0, z.shape[1], 2):
+        z[1, k] = z[0, k + 1]
+        z[1, k + 1] = -z[0, k]
 
 
 # ---------------------------------------------------------------- moments and coefficients
 
 
 @kernel()
-def _add_moments(cosine, sine, up, down, parts):
-    """Add cosine Re + sine Im of a product of harmonic k with all others: Z_b+k is `up`, Z_b-k `down`."""
-    for b in range(parts.shape[0]):
-        parts[b, 0] += cosine * (up[0, b] + down[0, b]) + sine * (up[1, b] - down[1, b])
-        parts[b, 1] += cosine * (up[1, b] + down[1, b]) + sine * (down[0, b] - up[0, b])
+def _feature_moments(z, part, sign, low, high, out, row, count):
+    """Half of the sum, or the difference, of neighbours of Z or -i Z."""
+    down, up, target = z[part, low : low + count], z[part, high : high + count], out[row, :count]
+    for b in range(target.shape[0]):
+        target[b] = 0.5 * up[b] + sign * down[b]
 
 
 @kernel()
-def _head_moments(z, margin, w_v, fields):
-    """Moments of 1 and of the values of a head; zeros in the rows that fill up."""
-    reach = fields.shape[1] // 2
-    for f in range(fields.shape[0]):
-        _fill(fields[f], 0.0)
-    for b in range(reach):
-        fields[0, 2 * b] = z[0, margin + b]
-        fields[0, 2 * b + 1] = z[1, margin + b]
-    for e in range(w_v.shape[1]):
-        parts = fields[1 + e].reshape(reach, 2)
-        for k in range(1, w_v.shape[0] // 2 + 1):
-            up, down = z[:, margin + k : margin + k + reach], z[:, margin - k : margin - k + reach]
-            _add_moments(0.5 * w_v[2 * k - 2, e], 0.5 * w_v[2 * k - 1, e], up, down, parts)
+def _moments(z, margin, series, features, fields):
+    """Moments of 1 and of all values, by head: cosine and sine of each harmonic of the key in turn.
+
+    Those of cos k theta and sin k theta are halves of Z_b+k + Z_b-k and of -i (Z_b+k - Z_b-k).
+    """
+    heads, width, _, _, reach = _counts(series)
+    values = series[3]
+    rows, per_head, count = fields.shape[0] // heads, width // heads, 2 * reach
+    _clear(features, width, features.shape[0], 0, count)
+    for k in range(1, margin + 1):
+        low, high = 2 * (margin - k), 2 * (margin + k)
+        _feature_moments(z, 0, 0.5, low, high, features, 2 * k - 2, count)
+        _feature_moments(z, 1, -0.5, low, high, features, 2 * k - 1, count)
+    _clear(fields, 0, fields.shape[0], 0, count)
+    for h in range(heads):
+        _feature_moments(z, 0, 0.5, 2 * margin, 2 * margin, fields, h * rows, count)
+        for e in range(per_head):
+            for f in range(0, width, _ROWS):
+                _add_eight(values, h * per_head + e, f, features, f, count, fields, h * rows + 1 + e)
 
 
 @kernel(REASSOCIATE)
-def _two_squares(weight, field):
+def _two_squares(weight, h, fields, f):
     """Sums of weight field^2 and of field^2."""
+    factor, field = weight[h], fields[f]
     weighted = 0.0
     plain = 0.0
     for b in range(field.shape[0]):
-        weighted += weight[b] * field[b] * field[b]
+        weighted += factor[b] * field[b] * field[b]
         plain += field[b] * field[b]
     return weighted, plain
 
 
 @kernel()
-def _coefficients(z, margin, w_v, series, fields, y, error):
+def _coefficients(series, fields, y, error):
     """Coefficients of the outputs of all heads, and the scale of their errors.
 
-    The latter is where the largest exponential is 1: roundings of C_ab Z_b as they add up by chance, and what
+    The latter where the largest exponential is 1: roundings of C_ab Z_b as they add up by chance, and what
     the series leave out.
     """
-    extents, coefficient, _, weight, _, tail = series
-    rows = fields.shape[0]
+    extents, coefficient, weight, tail = series[0], series[1], series[2], series[8]
+    rows = fields.shape[0] // extents.shape[0]
     at = 0
     for h in range(extents.shape[0]):
-        _head_moments(z, margin, w_v[h], fields)
         for f in range(error.shape[1]):
-            weighted, plain = _two_squares(weight[h], fields[f])
-            error[h, f] = _ROUNDINGS * math.sqrt(weighted) + tail * math.sqrt(plain / weight.shape[1])
+            weighted, plain = _two_squares(weight, h, fields, h * rows + f)
+            error[h, f] = _ROUNDINGS * math.sqrt(weighted) + tail * math.sqrt(2.0 * plain / weight.shape[1])
         for j in range(extents.shape[1]):
             columns = 2 * extents[h, j]
-            if columns > 0:
-                block = coefficient[at : at + 2 * _ROWS * columns].reshape(2 * _ROWS, columns)
-                _products(block, fields, 0, columns, 2 * _ROWS * j, y[h * rows : (h + 1) * rows])
-                at += 2 * _ROWS * columns
+            _products(
+                coefficient, at, columns, fields, h * rows, rows, 0, columns, y, h * rows, 2 * _ROWS * j
+            )
+            at += 2 * _ROWS * columns
 
 
-# ---------------------------------------------------------------- outputs of a group
-
-
-@kernel(inline=True)
-def _block_of_harmonics(c, s, near, out):
-    """Products of one far harmonic with the low ones: eight cosines, then eight sines."""
-    for b in range(_ROWS):
-        out[b] = c * near[b] - s * near[_ROWS + b]
-    for b in range(_ROWS):
-        out[_ROWS + b] = s * near[b] + c * near[_ROWS + b]
+# ---------------------------------------------------------------- outputs of a crowd
 
 
 @kernel()
-def _group_harmonics(low, far, count, base, near, phi):
-    """All harmonics of sixteen oscillators, a row for each."""
-    for lane in range(_LANES):
-        for k in range(2 * _ROWS):
-            near[lane, k] = low[k, base + lane]
-    for lane in range(_LANES):
-        for a in range(phi.shape[1] // (2 * _ROWS)):
-            c, s = far[a, base + lane], far[count + a, base + lane]
-            _block_of_harmonics(c, s, near[lane], phi[lane, 2 * _ROWS * a : 2 * _ROWS * (a + 1)])
+def _crowd_outputs(basis, far, start, stop, hiding, series, y, crowd):
+    """Sums over all keys, and what the queries' own harmonics give, for the queries start ... stop - 1."""
+    extents, local, spans = series[0], series[4], series[5]
+    heads, width, blocks, _, _ = _counts(series)
+    sums, left, own, _, _, _, _ = _crowd_rows(heads, width)
+    rows, fields, count = y.shape[0] // heads, 1 + width // heads, stop - start
+    wanted = local.shape[0] if hiding else heads + width  # shifts come last
+    _clear(crowd, sums, left, 0, count)
+    _clear(crowd, own, own + wanted, 0, count)
+    for a in range(blocks):
+        cosine, sine, at = 2 * _ROWS + a, 2 * _ROWS + far + a, 2 * _ROWS * a
+        for b in range(_ROWS):
+            _turn(basis, cosine, sine, b, _ROWS + b, start, stop, crowd, b, _ROWS + b)
+        for h in range(heads):
+            if extents[h, a] > 0:
+                for f in range(fields):
+                    _add_eight(y, h * rows + f, at, crowd, 0, count, crowd, sums + h * fields + f)
+                    _add_eight(y, h * rows + f, at + _ROWS, crowd, _ROWS, count, crowd, sums + h * fields + f)
+        for r in range(wanted):
+            if a < spans[r]:
+                _add_eight(local, r, at, crowd, 0, count, crowd, own + r)
+                _add_eight(local, r, at + _ROWS, crowd, _ROWS, count, crowd, own + r)
 
 
 @kernel()
-def _group_outputs(series, y, phi, values, local):
-    """Sums over all keys, and what the oscillators' own harmonics give."""
-    extents, own = series[0], series[2]
-    heads, blocks = extents.shape
-    rows = y.shape[0] // heads
-    for h in range(heads):
-        used = 0
-        for j in range(blocks):
-            used += 1 if extents[h, j] > 0 else 0
-        _products(phi, y[h * rows : (h + 1) * rows], 0, 2 * _ROWS * used, 0, values[h * rows : (h + 1) * rows])
-    _products(phi, own, 0, own.shape[1], 0, local)
-
-
-@kernel(REASSOCIATE)
-def _hidden_entries(entries, mask):
-    """Mask of one key for a group of queries: 1 where there is no edge. Returns its sum, which is exact."""
-    hidden = 0.0
-    for lane in range(_LANES):
-        hide = 1.0 if entries[lane] == 0.0 else 0.0
-        mask[lane] = hide
-        hidden += hide
-    return hidden
-
-
-@kernel()
-def _hidden_key(knm, j, base, lanes, mask):
-    """``_hidden_entries`` for any key and any group; the diagonal counts as seen."""
-    hidden = 0.0
-    _fill(mask, 0.0)
-    for lane in range(lanes):
-        mask[lane] = 1.0 if knm[base + lane, j] == 0.0 and base + lane != j else 0.0
-        hidden += mask[lane]
-    return hidden
+def _leave_out_own(crowd, sums, left, own, value, per_head, count):
+    """Sums of one head without the query's own term; rows of its sums, of the result, logits and values."""
+    logit, weight, everything = crowd[own, :count], crowd[left, :count], crowd[sums, :count]
+    for i in range(count):
+        exponent = logit[i]
+        logit[i] = exp2(_SMALLEST_EXPONENT if exponent < _SMALLEST_EXPONENT else exponent)
+        weight[i] = everything[i] - logit[i]
+    for e in range(per_head):
+        field, one, rest = crowd[sums + 1 + e, :count], crowd[value + e, :count], crowd[left + 1 + e, :count]
+        for i in range(count):
+            rest[i] = field[i] - logit[i] * one[i]
 
 
 @kernel()
 def _list_hidden(knm, structure, base, keys, masks):
-    """List the keys that some query of a group does not see, with their masks. Returns their number."""
+    """List the keys that some of sixteen queries do not see, masks 1 for those. Returns their number."""
     n = knm.shape[0]
     lanes = min(_LANES, n - base)
     count = 0
-    if structure & WITHOUT_ZEROS:
-        return count
     for j in range(n):
-        if structure & EXACTLY_SYMMETRIC and lanes == _LANES and (j < base or j >= base + _LANES):
-            hidden = _hidden_entries(knm[j, base : base + _LANES], masks[count])
+        aside = j < base or j >= base + lanes
+        mask = masks[count]
+        if aside and lanes == _LANES and structure & EXACTLY_SYMMETRIC:
+            seen = _mask_entries(knm[j, base : base + _LANES], mask)
         else:
-            hidden = _hidden_key(knm, j, base, lanes, masks[count])
-        if hidden > 0.0:
+            seen = _mask_key(knm, j, base, structure, lanes, mask)
+        if seen < lanes - (0 if aside else 1):
+            for lane in range(_LANES):
+                mask[lane] = 1.0 - mask[lane] if lane < lanes and base + lane != j else 0.0
             keys[count] = j
             count += 1
     return count
@@ -394,7 +425,7 @@ def _list_hidden(knm, structure, base, keys, masks):
 
 @kernel()
 def count_hidden(knm, structure, keys, masks):
-    """Number of pairs of a group of sixteen queries and a key that one of them does not see. O(N**2).
+    """Number of pairs of sixteen queries and a key that one of them does not see. O(N**2).
 
     `keys` (N,) and `masks` (N, 16) are scratch.
     """
@@ -405,120 +436,173 @@ def count_hidden(knm, structure, keys, masks):
 
 
 @kernel()
-def _subtract_hidden(q, k, v, base, keys, masks, shift, weight, acc):
-    """Take the exponentials of the missing edges from the sums of one head."""
-    for position in range(keys.shape[0]):
-        j = keys[position]
-        _logits(q[:, base : base + _LANES], k, j, weight)
-        for lane in range(_LANES):
-            t = weight[lane] - shift[lane]
-            weight[lane] = -masks[position, lane] * exp2(max(t, _SMALLEST_EXPONENT))
-        _gather(v, j, weight, acc)
+def _leave_out_hidden(base, keys, masks, work, heads, lanes, crowd, at):
+    """Take the exponentials of the listed keys from what is left of the sums of sixteen queries.
 
-
-@kernel()
-def _subtract_own(values, own, local, acc):
-    """Sums of one head without the query's own term."""
-    for lane in range(_LANES):
-        weight = exp2(max(own[lane], _SMALLEST_EXPONENT))
-        acc[0, lane] = values[0, lane] - weight
-        for e in range(local.shape[0]):
-            acc[1 + e, lane] = values[1 + e, lane] - weight * local[e, lane]
-
-
-@kernel()
-def _add_doubt(values, acc, error, gain, doubt):
-    """Add the square of what the errors of one head's sums may do to O; `acc` as `_mix` leaves it."""
-    for lane in range(_LANES):
-        share = acc[0, lane]
-        below = _ROUNDINGS * values[0, lane] + error[0]
-        total = 0.0
-        for e in range(error.shape[0] - 1):
-            one = abs(acc[1 + e, lane] * share) * below + _ROUNDINGS * abs(values[1 + e, lane]) + error[1 + e]
-            total += one * one
-        doubt[lane] += total * gain * gain * share * share if share > 0.0 else np.inf
-
-
-@kernel()
-def _doubtful(outputs, doubt, width, lanes):
-    """Number of queries whose unit output may be wrong by more than the budget, or is not finite."""
-    bad = 0
-    for lane in range(lanes):
-        square = 0.0
-        for c in range(width):
-            square += outputs[c, lane] * outputs[c, lane]
-        bad += 0 if doubt[lane] <= _UNIT_BUDGET * _UNIT_BUDGET * square else 1
-    return bad
-
-
-@kernel()
-def _finish_group(base, lanes, hidden, keys, series, w_o, error, group, direct, scale, u):
-    """Unit outputs of a group from its sums. Returns whether all of them can be trusted."""
-    _, _, values, local = group
-    work, _, masks, rows = direct
-    gain = series[4]
-    heads, width = gain.shape[0], w_o.shape[0]
+    They begin at column `at` of the crowd; `lanes` is room as the direct path has it.
+    """
+    width = work.shape[0] // 4
     per_head = width // heads
-    fields = values.shape[0] // heads
-    outputs, acc = rows[:width], rows[width : width + per_head + 1]
-    weight, doubt = rows[width + per_head + 1], rows[width + per_head + 2]
+    _, left, own, _, _, _, _ = _crowd_rows(heads, width)
     q, k, v = work[width : 2 * width], work[2 * width : 3 * width], work[3 * width :]
-    for c in range(width):
-        _fill(outputs[c], 0.0)
-    _fill(doubt, 0.0)
+    acc, weight, shift = lanes[width : width + per_head + 1], lanes[width + per_head + 1], lanes[2 * width]
     for h in range(heads):
         lo, hi = h * per_head, (h + 1) * per_head
-        sums = values[h * fields : (h + 1) * fields]
-        _subtract_own(sums, local[width + h], local[lo:hi], acc)
-        if hidden > 0:
-            shift = local[width + heads + h]
-            _subtract_hidden(q[lo:hi], k[lo:hi], v[lo:hi], base, keys[:hidden], masks, shift, weight, acc)
-        _mix(acc, w_o, h, outputs)
-        _add_doubt(sums, acc, error[h], gain[h], doubt)
-    if _doubtful(outputs, doubt, width, lanes) > 0:
-        return False
-    _normalise(outputs, width, scale)
-    for c in range(width):
         for lane in range(_LANES):
-            u[c, base + lane] = outputs[c, lane]
-    return True
+            shift[lane] = crowd[own + heads + width + h, at + lane]
+            acc[0, lane] = 0.0
+            for e in range(per_head):
+                lanes[e, lane] = q[lo + e, base + lane]
+                acc[1 + e, lane] = 0.0
+        _attend_below(lanes[:per_head], k[lo:hi], v[lo:hi], keys, masks, True, weight, shift, acc)
+        for e in range(per_head + 1):
+            for lane in range(_LANES):
+                crowd[left + h * (1 + per_head) + e, at + lane] -= acc[e, lane]
+
+
+@kernel()
+def _means(crowd, sums, left, mean, error, h, gain, count, scratch):
+    """Means of the values of one head; what its errors may do to O, squared, joins the doubt.
+
+    `scratch`: the first of two rows of scratch, with that of the doubts behind them.
+    """
+    everything, total = crowd[sums, :count], crowd[left, :count]
+    below, square, doubt = crowd[scratch, :count], crowd[scratch + 1, :count], crowd[scratch + 2, :count]
+    e0 = error[h, 0]
+    for i in range(count):
+        below[i] = _ROUNDINGS * everything[i] + e0
+        square[i] = 0.0
+        total[i] = 1.0 / total[i] if total[i] > 0.0 else 0.0
+    for e in range(1, error.shape[1]):
+        field, rest, y = crowd[sums + e, :count], crowd[left + e, :count], crowd[mean + e - 1, :count]
+        ee = error[h, e]
+        for i in range(count):
+            y[i] = rest[i] * total[i]
+            one = abs(y[i]) * below[i] + _ROUNDINGS * abs(field[i]) + ee
+            square[i] += one * one
+    for i in range(count):
+        share = gain * total[i]
+        doubt[i] += square[i] * share * share if total[i] > 0.0 else np.inf
+
+
+@kernel()
+def _normalised(crowd, mean, outputs, mixing, scale, count, scratch, u, base):
+    """Unit outputs from the means. A query that cannot be trusted has its doubt raised to 1, others to 0."""
+    width = mixing.shape[0]
+    square, factor, doubt = crowd[scratch, :count], crowd[scratch + 1, :count], crowd[scratch + 2, :count]
+    _clear(crowd, outputs, outputs + width, 0, count)
+    _clear(crowd, scratch, scratch + 1, 0, count)
+    for c in range(width):
+        for r in range(0, mixing.shape[1], _ROWS):
+            _add_eight(mixing, c, r, crowd, mean + r, count, crowd, outputs + c)
+        output = crowd[outputs + c, :count]
+        for i in range(count):
+            square[i] += output[i] * output[i]
+    for i in range(count):
+        factor[i] = scale / (math.sqrt(square[i]) + _NORM_FLOOR)
+        doubt[i] = 0.0 if doubt[i] <= _UNIT_BUDGET * _UNIT_BUDGET * square[i] else 1.0
+    for c in range(width):
+        output, unit = crowd[outputs + c, :count], u[c, base : base + count]
+        for i in range(count):
+            unit[i] = output[i] * factor[i]
 
 
 # ---------------------------------------------------------------- all of it
 
 
 @kernel()
-def _units(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale, series, counts, arrays, keys):
-    """Unit outputs times `scale`, in the columns of u (the last of `arrays`).
+def _finish_crowd(series, error, crowd, count, scale, u, base):
+    """Unit outputs of a crowd from what is left of its sums; doubts as `_normalised` leaves them."""
+    gain, mixing = series[6], series[7]
+    heads, fields = error.shape
+    width = mixing.shape[0]
+    sums, left, _, mean, outputs, scratch, _ = _crowd_rows(heads, width)
+    _clear(crowd, mean, outputs, 0, count)
+    _clear(crowd, scratch + 2, scratch + 3, 0, count)
+    for h in range(heads):
+        at = h * fields
+        _means(crowd, sums + at, left + at, mean + h * (fields - 1), error, h, gain[h], count, scratch)
+    _normalised(crowd, mean, outputs, mixing, scale, count, scratch, u, base)
 
-    Returns the number of queries that were done again pair by pair.
+
+@kernel()
+def units_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale, series, room, keys, u):
+    """Unit outputs times `scale` through order parameters, without a band; for a matrix that was inspected.
+
+    Parameters
+    ----------
+    knm, theta, w_q, w_k, w_v, w_o, temperature
+        As in ``modulate``; N > 0.
+    structure, series, room, keys
+        See the module's common arguments.
+    scale : float
+        Length of the results.
+    u : ndarray, shape (d rounded up to eight, N rounded up to sixteen)
+        Receives them in its columns; rows beyond d are zero.
+
+    Returns
+    -------
+    int
+        Number of queries whose sums could not be trusted.
     """
-    (low, far, sums, z, fields, y, error), group, direct, u = arrays
-    near, phi, values, local = group
-    work, plain, masks, rows = direct
-    n, margin, count = theta.shape[0], w_o.shape[0] // 2, counts[2] // _ROWS
-    _first_harmonics(theta, low, far, count)
-    _order_parameters(low, far, count, sums, z, margin)
-    _coefficients(z, margin, w_v, series, fields, y, error)
-    projected = False
+    shapes = _shapes(theta.shape[0], series)
+    heads, width, _, far, _ = _counts(series)
+    _, left, own, _, _, scratch, _ = _crowd_rows(heads, width)
+    sums, fields = 2 * _ROWS, 1 + width // heads
+    n, margin = theta.shape[0], width // 2
+    basis, z, moments, y = (
+        _take(room, shapes, 0), _take(room, shapes, 2), _take(room, shapes, 4), _take(room, shapes, 5),
+    )  # fmt: skip
+    error, crowd, work = _take(room, shapes, 6), _take(room, shapes, 7), _take(room, shapes, 8)
+    plain, masks, lanes = _take(room, shapes, 9)[0], _take(room, shapes, 10), _take(room, shapes, 11)
+    _first_harmonics(theta, basis, far)
+    _order_parameters(basis, far, _take(room, shapes, 1), z, margin)
+    _moments(z, margin, series, _take(room, shapes, 3), moments)
+    _coefficients(series, moments, y, error)
+    _clear(u, width, u.shape[0], 0, u.shape[1])
+    hiding = structure & WITHOUT_ZEROS == 0
+    if hiding:
+        _prepare(theta, w_q, w_k, w_v, temperature, work, plain)
+    projected = hiding
     redone = 0
-    for base in range(0, n, _LANES):
-        lanes = min(_LANES, n - base)
-        hidden = _list_hidden(knm, structure, base, keys[0], masks)
-        blind = hidden > _BLIND * n
-        if not projected and hidden > 0:
-            _prepare_into(theta, w_q, w_k, w_v, temperature, work, plain)
-            projected = True
-        if not blind:
-            _group_harmonics(low, far, count, base, near, phi)
-            _group_outputs(series, y, phi, values, local)
-            if _finish_group(base, lanes, hidden, keys[0], series, w_o, error, group, direct, scale, u):
-                continue
-            redone += lanes
-        if not projected:
-            _prepare_into(theta, w_q, w_k, w_v, temperature, work, plain)
-            projected = True
-        _attend_group(knm, structure, base, work, plain, w_o, -1, scale, (keys, masks, rows), u)
+    for start in range(0, n, _CROWD):
+        count = min(_CROWD, u.shape[1] - start)
+        _crowd_outputs(basis, far, start, start + count, hiding, series, y, crowd)
+        for h in range(heads):
+            values = own + heads + h * (fields - 1)
+            _leave_out_own(crowd, sums + h * fields, left + h * fields, own + h, values, fields - 1, count)
+        _clear(crowd, scratch + 3, scratch + 4, 0, count)
+        for at in range(0, count if hiding else 0, _LANES):
+            hidden = _list_hidden(knm, structure, start + at, keys[0], masks)
+            if hidden > _BLIND * n:
+                crowd[scratch + 3, at] = 1.0
+            elif hidden > 0:
+                _leave_out_hidden(start + at, keys[0, :hidden], masks, work, heads, lanes, crowd, at)
+        _finish_crowd(series, error, crowd, count, scale, u, start)
+        for at in range(0, count, _LANES):
+            bad = 0.0
+            for lane in range(min(_LANES, n - start - at)):
+                bad += crowd[scratch + 2, at + lane]
+            blind = crowd[scratch + 3, at] > 0.0
+            if bad > 0.0 or blind:
+                if not projected:
+                    _prepare(theta, w_q, w_k, w_v, temperature, work, plain)
+                    projected = True
+                room_of_sixteen = (keys[0], keys[1], masks, lanes)
+                _attend_all(
+                    knm,
+                    structure,
+                    work,
+                    plain,
+                    w_o,
+                    -1,
+                    scale,
+                    u,
+                    start + at,
+                    start + at + 1,
+                    *room_of_sixteen,
+                )
+                redone += 0 if blind else min(_LANES, n - start - at)
     return redone
 
 
@@ -526,42 +610,17 @@ def _units(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale, series
 def apply_modulation_moments(
     knm, structure, theta, w_q, w_k, w_v, w_o, temperature, lambda_, series, room, keys, out
 ):  # fmt: skip
-    """``apply_modulation`` through order parameters, without a band; for a matrix that was inspected.
-
-    Parameters
-    ----------
-    knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_, out
-        As in ``modulate``.
-    structure, series, room, keys
-        See the module's common arguments.
-    """
+    """``apply_modulation`` through order parameters; parameters as in `units_moments` and ``modulate``."""
     if lambda_ == 0.0 or theta.shape[0] == 0:
         _copy_matrix(knm, out)
         return
-    counts = _counts(w_q, series)
-    arrays = _layout(room, _shapes(theta.shape[0], counts))
-    u = arrays[3]
-    for c in range(w_o.shape[0], u.shape[0]):
-        _fill(u[c], 0.0)
+    u = _take(room, _shapes(theta.shape[0], series), 12)
     scale = math.sqrt(0.5 * lambda_)
-    _units(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale, series, counts, arrays, keys)
-    _rescale(knm, structure, u, lambda_, -1, out)
-
-
-@kernel()
-def apply_factors_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, series, room, keys, out):
-    """``apply_factors`` through order parameters; parameters as in `apply_modulation_moments`.
-
-    Returns the number of oscillators whose sums could not be trusted.
-    """
-    counts = _counts(w_q, series)
-    arrays = _layout(room, _shapes(theta.shape[0], counts))
-    u = arrays[3]
-    redone = _units(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, 1.0, series, counts, arrays, keys)
-    for i in range(theta.shape[0]):
-        for c in range(w_o.shape[0]):
-            out[i, c] = u[c, i]
-    return redone
+    units_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale, series, room, keys, u)
+    if structure & EXACTLY_SYMMETRIC:
+        _scale_symmetric(knm, u, lambda_, -1, out)
+    else:
+        _scale_pairs(knm, u, lambda_, -1, out)
 
 
 @kernel()
@@ -573,8 +632,8 @@ def modulate_moments(knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_, serie
     knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_, out
         As in ``modulate``.
     series : tuple
-        ``Series.arrays`` of ``daido.series_of`` for these projections and temperatures, which must not refuse.
-    room : ndarray, shape (moments_room_size(N, w_q, series),) or longer
+        ``Series.arrays`` of ``series_of`` for these projections and temperatures, which must not refuse.
+    room : ndarray, shape (moments_room_size(N, series),) or longer
         Scratch.
     keys : ndarray, shape (2, N), int64
         Scratch.
@@ -582,15 +641,15 @@ def modulate_moments(knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_, serie
     Returns
     -------
     int
-        Status as in ``modulate``. Cost N H d/H times some hundred multiply-adds and N**2 (d + 1); an edge that
-        is missing costs up to 16 exponentials a head. Allocates nothing.
+        Status as in ``modulate``. Cost per oscillator some hundred multiply-adds for each head and number of
+        it, and N (d + 1); a missing edge costs up to 16 exponentials a head. Allocates nothing.
     """
     n = theta.shape[0]
     if not _weights_fit(w_q, w_k, w_v, w_o, temperature) or knm.shape != (n, n) or out.shape != (n, n):
         return INVALID_ARGUMENT
     if not (lambda_ >= 0.0 and lambda_ < np.inf) or keys.shape != (2, n):
         return INVALID_ARGUMENT
-    if room.shape[0] < moments_room_size(n, w_q, series):
+    if room.shape[0] < moments_room_size(n, series) or _counts(series)[:2] != (w_q.shape[0], w_q.shape[1]):
         return INVALID_ARGUMENT
     status, structure = inspect_coupling(knm)
     if status != OK:
