@@ -7,6 +7,8 @@ caller's arrays are.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from spo_fast.backends import paths
@@ -138,7 +140,7 @@ class ModulationPlan:
         result = np.empty((n, n)) if out is None else as_output(out, n, knm, coupling)
         if _considers_moments(n, self.parameters, algorithm):
             structure = _inspect(coupling)
-            explain_nonfinite(theta=phases)
+            _refuse_nonfinite(phases)
             series = _series_for(coupling, structure, self.parameters, algorithm)
             _modulate(coupling, structure, phases, self._arguments, series, self._rooms, _plain(result))
             return result
@@ -374,8 +376,14 @@ def _series_for(
 def _finite_phases(theta: object, n: int) -> np.ndarray:
     """Phases as the kernels take them; ValueError for others than n finite ones."""
     phases = _writable(as_phases(theta, n))
-    explain_nonfinite(theta=phases)
+    _refuse_nonfinite(phases)
     return phases
+
+
+def _refuse_nonfinite(phases: np.ndarray) -> None:
+    """Raise the ValueError for phases that are not finite; a sum of squares that is tells that all are."""
+    if not math.isfinite(phases.dot(phases)):
+        explain_nonfinite(theta=phases)
 
 
 def _inspect(knm: np.ndarray) -> int:

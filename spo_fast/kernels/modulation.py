@@ -37,6 +37,7 @@ from .vectormath import exp2, sincos
 _LANES = 16  # queries per group: four 4-lane vectors, enough to hide the latency of a multiply-add
 _TILE = 4  # rows and columns compared at once; more make the mirror's lines evict each other
 _FEATURES = 8  # features multiplied in one sweep over a row; fewer are filled up with zeros
+_ASIDE = 8  # columns more than needed: rows whose distance is a power of two evict each other
 _LOG2_E = math.log2(math.e)
 _SYMMETRY_TOLERANCE = 1e-12
 _NORM_FLOOR = 1e-12
@@ -607,7 +608,7 @@ def apply_modulation(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temp
     if lambda_ == 0.0 or n == 0:
         _copy_matrix(knm, out)
         return
-    u = np.zeros((_round_up(w_o.shape[0], _FEATURES), _round_up(n, _LANES)))
+    u = np.zeros((_round_up(w_o.shape[0], _FEATURES), _round_up(n, _LANES) + _ASIDE))
     _units(knm, structure, theta, w_q, w_k, w_v, w_o, reach, temperature, math.sqrt(0.5 * lambda_), u)
     if structure & EXACTLY_SYMMETRIC:
         _scale_symmetric(knm, u, lambda_, reach, out)

@@ -30,6 +30,7 @@ import numpy as np
 
 from ._flags import INVALID_ARGUMENT, NONFINITE_PHASE, OK, REASSOCIATE, kernel
 from .modulation import (
+    _ASIDE,
     _LANES,
     _NORM_FLOOR,
     _SMALLEST_EXPONENT,
@@ -54,7 +55,6 @@ _ROWS = 8  # harmonics of a block, SPO_ROWS of csrc/daido.h; terms that one pass
 _FOUR = 4  # rows of the first and of the second factor that `_products` takes at once
 _THREE = 3
 _CROWD = 128  # queries whose outputs are made together: their harmonics stay in the first-level cache
-_ASIDE = 8  # columns between rows, which would otherwise share the lines of a cache where N is a power of two
 _SUMMED = 512  # oscillators that are summed up before they join the total
 _ROUNDINGS = 4.0 * 2.0**-53
 _UNIT_BUDGET = 3e-14
@@ -126,6 +126,21 @@ def _add_eight(y, f, at, rows, first, count, out, row):
 
 
 @kernel()
+def _add_four_thrice(y, f, at, rows, first, count, out, row):
+    """Add four rows, from `first` on, times y[f, at ...] to a row, and so for the next two f and rows."""
+    a0, a1, a2, a3 = y[f, at], y[f, at + 1], y[f, at + 2], y[f, at + 3]
+    b0, b1, b2, b3 = y[f + 1, at], y[f + 1, at + 1], y[f + 1, at + 2], y[f + 1, at + 3]
+    c0, c1, c2, c3 = y[f + 2, at], y[f + 2, at + 1], y[f + 2, at + 2], y[f + 2, at + 3]
+    p0, p1 = rows[first, :count], rows[first + 1, :count]
+    p2, p3 = rows[first + 2, :count], rows[first + 3, :count]
+    a, b, c = out[row, :count], out[row + 1, :count], out[row + 2, :count]
+    for i in range(a.shape[0]):
+        a[i] = a[i] + a0 * p0[i] + a1 * p1[i] + a2 * p2[i] + a3 * p3[i]
+        b[i] = b[i] + b0 * p0[i] + b1 * p1[i] + b2 * p2[i] + b3 * p3[i]
+        c[i] = c[i] + c0 * p0[i] + c1 * p1[i] + c2 * p2[i] + c3 * p3[i]
+
+
+@kernel()
 def _clear(rows, first, stop, start, end):
     """Zeros in the columns start ... end - 1 of the rows first ... stop - 1."""
     for row in range(first, stop):
@@ -166,7 +181,7 @@ def _crowd_rows(heads, width):
     Then sums over all keys, what is left of them, own logits with values and shifts, means by head, outputs,
     and two rows of scratch, doubt and blindness, before the end.
     """
-    left = 2 * _ROWS + heads + width
+    left = 2 * _ROWS + heads * _round_up(1 + width // heads, _THREE)
     own = left + heads + width
     means = own + 2 * heads + width
     outputs = means + _round_up(width, _ROWS)
@@ -195,7 +210,7 @@ def _shapes(n, series):
         (1, heads),  # whether their logits are moderate
         (n, _LANES),  # masks
         (2 * width + width // heads + 3, _LANES),  # sixteen queries on the direct path
-        (_round_up(width, _ROWS), padded),  # unit outputs
+        (_round_up(width, _ROWS), padded + _ASIDE),  # unit outputs
     )
 
 
@@ -369,7 +384,7 @@ def _crowd_outputs(basis, far, start, stop, hiding, series, y, crowd):
     extents, local, spans = series[0], series[4], series[5]
     heads, width, blocks, _, _ = _counts(series)
     sums, left, own, _, _, _, _ = _crowd_rows(heads, width)
-    rows, fields, count = y.shape[0] // heads, 1 + width // heads, stop - start
+    rows, count = y.shape[0] // heads, stop - start
     wanted = local.shape[0] if hiding else heads + width  # shifts come last
     _clear(crowd, sums, left, 0, count)
     _clear(crowd, own, own + wanted, 0, count)
@@ -379,9 +394,9 @@ def _crowd_outputs(basis, far, start, stop, hiding, series, y, crowd):
             _turn(basis, cosine, sine, b, _ROWS + b, start, stop, crowd, b, _ROWS + b)
         for h in range(heads):
             if extents[h, a] > 0:
-                for f in range(fields):
-                    _add_eight(y, h * rows + f, at, crowd, 0, count, crowd, sums + h * fields + f)
-                    _add_eight(y, h * rows + f, at + _ROWS, crowd, _ROWS, count, crowd, sums + h * fields + f)
+                for f in range(h * rows, (h + 1) * rows, _THREE):
+                    for t in range(0, 2 * _ROWS, _FOUR):
+                        _add_four_thrice(y, f, at + t, crowd, t, count, crowd, sums + f)
         for r in range(wanted):
             if a < spans[r]:
                 _add_eight(local, r, at, crowd, 0, count, crowd, own + r)
@@ -515,13 +530,13 @@ def _finish_crowd(series, error, crowd, count, scale, u, base):
     """Unit outputs of a crowd from what is left of its sums; doubts as `_normalised` leaves them."""
     gain, mixing = series[6], series[7]
     heads, fields = error.shape
-    width = mixing.shape[0]
+    rows, width = _round_up(fields, _THREE), mixing.shape[0]
     sums, left, _, mean, outputs, scratch, _ = _crowd_rows(heads, width)
     _clear(crowd, mean, outputs, 0, count)
     _clear(crowd, scratch + 2, scratch + 3, 0, count)
     for h in range(heads):
-        at = h * fields
-        _means(crowd, sums + at, left + at, mean + h * (fields - 1), error, h, gain[h], count, scratch)
+        means = mean + h * (fields - 1)
+        _means(crowd, sums + h * rows, left + h * fields, means, error, h, gain[h], count, scratch)
     _normalised(crowd, mean, outputs, mixing, scale, count, scratch, u, base)
 
 
@@ -537,7 +552,7 @@ def units_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale,
         See the module's common arguments.
     scale : float
         Length of the results.
-    u : ndarray, shape (d rounded up to eight, N rounded up to sixteen)
+    u : ndarray, shape (d rounded up to eight, N rounded up to sixteen or more)
         Receives them in its columns; rows beyond d are zero.
 
     Returns
@@ -566,11 +581,11 @@ def units_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale,
     projected = hiding
     redone = 0
     for start in range(0, n, _CROWD):
-        count = min(_CROWD, u.shape[1] - start)
+        count = min(_CROWD, _round_up(n, _LANES) - start)
         _crowd_outputs(basis, far, start, start + count, hiding, series, y, crowd)
         for h in range(heads):
-            values = own + heads + h * (fields - 1)
-            _leave_out_own(crowd, sums + h * fields, left + h * fields, own + h, values, fields - 1, count)
+            first, values = sums + h * _round_up(fields, _THREE), own + heads + h * (fields - 1)
+            _leave_out_own(crowd, first, left + h * fields, own + h, values, fields - 1, count)
         _clear(crowd, scratch + 3, scratch + 4, 0, count)
         for at in range(0, count if hiding else 0, _LANES):
             hidden = _list_hidden(knm, structure, start + at, keys[0], masks)

@@ -536,7 +536,7 @@ def test_runs_take_the_same_path(rng, method, density):
         for name in ("moments", "direct")
     )
     np.testing.assert_allclose(through.final, pairwise.final, rtol=0, atol=1e-12)
-    assert not same_bits(through.final, pairwise.final)
+    assert UNCOMPILED or not same_bits(through.final, pairwise.final)
     automatic = spo_fast.simulate(theta, omega, knm, modulation={}, **keywords)
     chosen = spo_fast.Modulator(knm, backend="numba").algorithm
     assert same_bits(automatic.final, (through if chosen == "moments" else pairwise).final)
