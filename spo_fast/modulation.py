@@ -19,6 +19,7 @@ import numpy as np
 
 from spo_fast.backends import registry
 from spo_fast.validation import (
+    NO_MOMENTS,
     ModulationParameters,
     SparseCoupling,
     as_phases,
@@ -195,7 +196,7 @@ def _requested_path(plan: Any, algorithm: str) -> tuple[str, ...]:
     if getattr(plan, "has_moments", False):
         return (algorithm,) if algorithm in ("direct", "moments") else ()
     if algorithm == "moments":
-        raise ValueError("algorithm 'moments' needs backend 'cython' in this version")
+        raise ValueError(NO_MOMENTS)
     return ()
 
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+NO_MOMENTS = "algorithm 'moments' needs backend 'cython' or 'numba'"
 TWO_PI = 2.0 * np.pi
 SYMMETRY_TOLERANCE = 1e-12  # relative and absolute; also the bound on the diagonal
 
@@ -650,15 +651,15 @@ def _refuse_overflow(
 
 
 def refuse_moments(modulation: ModulationParameters | None) -> None:
-    """Refuse what only the compiled core can do.
+    """Refuse what a backend without the path through order parameters cannot do.
 
     Raises
     ------
     ValueError
-        If the modulation is to go through order parameters.
+        If the modulation is to go that way.
     """
     if modulation is not None and modulation.algorithm == "moments":
-        raise ValueError("algorithm 'moments' needs backend 'cython' in this version")
+        raise ValueError(NO_MOMENTS)
 
 
 def network(

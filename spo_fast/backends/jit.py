@@ -7,13 +7,16 @@ caller's arrays are.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from spo_fast.backends import paths
 from spo_fast.backends.record import Record
 from spo_fast.backends.status import Status
+from spo_fast.kernels import daido, moments, sparse
 from spo_fast.kernels import kuramoto as steps
 from spo_fast.kernels import modulation as attention
-from spo_fast.kernels import sparse
 from spo_fast.kernels.vectormath import wrap
 from spo_fast.validation import (
     ModulationParameters,
@@ -25,7 +28,6 @@ from spo_fast.validation import (
     explain_coupling,
     explain_nonfinite,
     explain_refusal,
-    refuse_moments,
     unexplained,
 )
 
@@ -33,6 +35,7 @@ NAME = "numba"
 
 _METHODS = {"euler": steps.EULER, "rk4": steps.RK4, "rk45": steps.RK45}
 _NO_ROW = np.empty(0)
+_IDLE_ROOMS = 8  # kept by a modulation: as many as threads are likely to share it
 
 
 def _no_matrix() -> np.ndarray:
@@ -91,11 +94,16 @@ class ModulationPlan:
         Checked parameters.
     """
 
+    has_moments = True
+
     def __init__(self, parameters: ModulationParameters) -> None:
         self.parameters = parameters
         self._arguments = _weights(parameters)
+        self._rooms = _Rooms()
 
-    def __call__(self, knm: object, theta: object, out: np.ndarray | None = None) -> np.ndarray:
+    def __call__(
+        self, knm: object, theta: object, out: np.ndarray | None = None, algorithm: str = "auto"
+    ) -> np.ndarray:
         """Modulated coupling of one state.
 
         Parameters
@@ -106,21 +114,30 @@ class ModulationPlan:
             Phases.
         out : ndarray, shape (N, N), optional
             Receives the result.
+        algorithm : {"auto", "direct", "moments"}
+            How to compute it; "auto" takes what is faster.
 
         Returns
         -------
         ndarray, shape (N, N)
-            K'; `out` if given. Cost N^2 H exponentials and N^2 (3 d + 1) multiply-adds.
+            K'; `out` if given. Cost N^2 H exponentials and N^2 (3 d + 1) multiply-adds, or through order
+            parameters N^2 (d + 1) and some 2000 N multiply-adds.
 
         Raises
         ------
         ValueError
-            For input that is not of that form or not finite.
+            For input that is not of that form or not finite, or an algorithm that does not fit it.
         """
         coupling = as_coupling(knm)
         n = coupling.shape[0]
         phases = _writable(as_phases(theta, n))
         result = np.empty((n, n)) if out is None else as_output(out, n, knm, coupling)
+        if _considers_moments(n, self.parameters, algorithm):
+            structure = _inspect(coupling)
+            _refuse_nonfinite(phases)
+            series = _series_for(coupling, structure, self.parameters, algorithm)
+            _modulate(coupling, structure, phases, self._arguments, series, self._rooms, _plain(result))
+            return result
         status = attention.modulate(_readonly(coupling), phases, *self._arguments, _plain(result))
         if status != Status.OK:
             explain_refusal(coupling, phases, status)
@@ -163,20 +180,22 @@ class ModulationPlan:
             unexplained(status)
         return units
 
-    def bind(self, knm: object) -> BoundModulation:
+    def bind(self, knm: object, algorithm: str = "auto") -> BoundModulation:
         """Return the modulation of a copy of `knm`.
 
         Parameters
         ----------
         knm : array_like, shape (N, N)
             Symmetric coupling with a zero diagonal.
+        algorithm : {"auto", "direct", "moments"}
+            As in a call.
 
         Raises
         ------
         ValueError
-            If it is not of that form or not finite.
+            If it is not of that form or not finite, or the algorithm does not fit it.
         """
-        return BoundModulation(self.parameters, knm)
+        return BoundModulation(self.parameters, knm, algorithm)
 
 
 class BoundModulation:
@@ -188,6 +207,8 @@ class BoundModulation:
         Checked parameters.
     knm : array_like, shape (N, N)
         Symmetric coupling with a zero diagonal.
+    algorithm : {"auto", "direct", "moments"}
+        How to compute it.
 
     Attributes
     ----------
@@ -195,12 +216,19 @@ class BoundModulation:
         The copy, read-only.
     """
 
-    def __init__(self, parameters: ModulationParameters, knm: object) -> None:
+    def __init__(self, parameters: ModulationParameters, knm: object, algorithm: str = "auto") -> None:
         self.parameters = parameters
         self.knm = np.array(as_coupling(knm), subok=False)
         self.knm.flags.writeable = False
         self._arguments = _weights(parameters)
         self._structure = _inspect(self.knm)
+        self._series = _series_for(self.knm, self._structure, parameters, algorithm)
+        self._rooms = _Rooms()
+
+    @property
+    def algorithm(self) -> str:
+        """Either "moments" or "direct"."""
+        return "direct" if self._series is None else "moments"
 
     def __call__(self, theta: object, out: np.ndarray | None = None) -> np.ndarray:
         """Modulated coupling of one state; shape (N, N), `out` if given.
@@ -210,24 +238,146 @@ class BoundModulation:
         n = self.knm.shape[0]
         phases = _finite_phases(theta, n)
         result = np.empty((n, n)) if out is None else as_output(out, n, self.knm)
-        attention.apply_modulation(
-            _readonly(self.knm), self._structure, phases, *self._arguments, _plain(result)
+        _modulate(
+            self.knm, self._structure, phases, self._arguments, self._series, self._rooms, _plain(result)
         )
         return result
 
     def factors(self, theta: object) -> np.ndarray:
         """Unit outputs of one state, shape (N, d). ValueError for phases that are not finite."""
         phases = _finite_phases(theta, self.knm.shape[0])
+        if self._series is not None:
+            return self._units(phases)[0]
         units = np.empty((phases.size, self.parameters.d_model))
         attention.apply_factors(_readonly(self.knm), self._structure, phases, *self._arguments[:-1], units)
         return units
+
+    def rows_redone(self, theta: object) -> int:
+        """Number of oscillators whose sums through order parameters could not be trusted."""
+        phases = _finite_phases(theta, self.knm.shape[0])
+        return 0 if self._series is None else self._units(phases)[1]
+
+    def _units(self, phases: np.ndarray) -> tuple[np.ndarray, int]:
+        """Unit outputs through order parameters, and how many of them were done again pair by pair."""
+        assert self._series is not None
+        n = phases.size
+        *weights, _, temperature, _ = self._arguments
+        series, (room, keys) = self._series.arrays, self._rooms.take(n, self._series)
+        units = np.empty((n + -n % paths.GROUP, self.parameters.d_model + -self.parameters.d_model % 8)).T
+        units = np.ascontiguousarray(units)
+        redone = moments.units_moments(
+            _readonly(self.knm),
+            self._structure,
+            phases,
+            *weights,
+            temperature,
+            1.0,
+            series,
+            room,
+            keys,
+            units,
+        )
+        self._rooms.give(room, keys)
+        return np.ascontiguousarray(units[: self.parameters.d_model, :n].T), int(redone)
+
+
+class _Rooms:
+    """Scratch of the moments kernels, kept for the next calls; threads that share it get one each."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def __reduce__(self) -> tuple[type[_Rooms], tuple[()]]:
+        return _Rooms, ()
+
+    def take(self, n: int, series: daido.Series) -> tuple[np.ndarray, np.ndarray]:
+        """Room for N oscillators and this series."""
+        try:
+            room, keys = self._idle.pop()
+        except IndexError:
+            return _room(n, series)
+        return (room, keys) if keys.shape[1] == n else _room(n, series)
+
+    def give(self, room: np.ndarray, keys: np.ndarray) -> None:
+        """Take it back."""
+        if len(self._idle) < _IDLE_ROOMS:
+            self._idle.append((room, keys))
+
+
+def _room(n: int, series: daido.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Arrays `room` and `keys` of the moments kernels."""
+    return np.empty(moments.moments_room_size(n, series.arrays)), np.empty((2, n), dtype=np.int64)
+
+
+def _modulate(
+    knm: np.ndarray,
+    structure: int,
+    phases: np.ndarray,
+    arguments: tuple[np.ndarray | int | float, ...],
+    series: daido.Series | None,
+    rooms: _Rooms,
+    out: np.ndarray,
+) -> None:
+    """K' of an inspected coupling, through order parameters where there is a series."""
+    if series is None:
+        attention.apply_modulation(_readonly(knm), structure, phases, *arguments, out)
+        return
+    *weights, _, temperature, lambda_ = arguments
+    room, keys = rooms.take(phases.size, series)
+    moments.apply_modulation_moments(
+        _readonly(knm), structure, phases, *weights, temperature, lambda_, series.arrays, room, keys, out
+    )
+    rooms.give(room, keys)
+
+
+def _considers_moments(n: int, parameters: ModulationParameters, algorithm: str) -> bool:
+    """Whether the series are worth a look."""
+    if n == 0 or algorithm == "direct":
+        return False
+    return algorithm == "moments" or paths.moments_possible(n, parameters)
+
+
+def _series_for(
+    knm: np.ndarray, structure: int, parameters: ModulationParameters, algorithm: str
+) -> daido.Series | None:
+    """The series where they are to be used for an inspected coupling; ValueError if "moments" cannot be."""
+    n = knm.shape[0]
+    if not _considers_moments(n, parameters, algorithm):
+        return None
+    p, insists = parameters, algorithm == "moments"
+    if not paths.reaches_all(n, p):
+        raise ValueError(
+            f"algorithm 'moments' needs a block_size that reaches all {n} oscillators, got {p.block_size}"
+        )
+    series = daido.series_of(p.w_q, p.w_k, p.w_v, p.w_o, p.temperature)
+    if series.refusal and insists:
+        raise ValueError(
+            "algorithm 'moments' cannot keep the accuracy with these projections and temperature: "
+            f"{series.refusal}"
+        )
+    if insists:
+        return series
+    if series.refusal or not paths.moments_pay(n, p, series, 0):
+        return None
+    if structure & attention.WITHOUT_ZEROS:
+        return series
+    hidden = moments.count_hidden(
+        _readonly(knm), structure, np.empty(n, np.int64), np.empty((n, paths.GROUP))
+    )
+    return series if paths.moments_pay(n, p, series, int(hidden)) else None
 
 
 def _finite_phases(theta: object, n: int) -> np.ndarray:
     """Phases as the kernels take them; ValueError for others than n finite ones."""
     phases = _writable(as_phases(theta, n))
-    explain_nonfinite(theta=phases)
+    _refuse_nonfinite(phases)
     return phases
+
+
+def _refuse_nonfinite(phases: np.ndarray) -> None:
+    """Raise the ValueError for phases that are not finite; a sum of squares that is tells that all are."""
+    if not math.isfinite(phases.dot(phases)):
+        explain_nonfinite(theta=phases)
 
 
 def _inspect(knm: np.ndarray) -> int:
@@ -355,7 +505,6 @@ class Integration:
         ValueError
             If the coupling is to be modulated and is not symmetric, finite and of zero diagonal.
         """
-        refuse_moments(network.modulation)
         self._network = network
         self._omega = _writable(network.omega)
         self._drive = steps.make_drive(network.uniform_alpha, network.zeta, network.psi)
@@ -364,7 +513,17 @@ class Integration:
         if network.modulation is not None:
             self._structure = _structure(network.knm)
             self._arguments = _weights(network.modulation)
+            self._moments = self._chosen_path(network.knm, network.modulation)
             self._modulated = np.empty(_values(network.knm).shape)
+
+    def _chosen_path(
+        self, knm: np.ndarray | SparseCoupling, parameters: ModulationParameters
+    ) -> tuple[object, ...]:
+        """What the moments kernels need beyond the coupling where they are used, else nothing."""
+        if isinstance(knm, SparseCoupling):
+            return ()
+        series = _series_for(knm, self._structure, parameters, parameters.algorithm)
+        return () if series is None else (series.arrays, *_room(knm.shape[0], series))
 
     def start(self, theta: np.ndarray) -> None:
         """Begin at step 0 and time 0 from phases of any size, shape (n,), radians, which are wrapped."""
@@ -442,7 +601,11 @@ class Integration:
     def _modulation(self, network: Network) -> tuple[object, ...]:
         """What ``advance_modulated`` takes beyond ``advance``."""
         knm, lag = network.knm, self._lag
-        source = _symmetric_values(knm) if isinstance(knm, SparseCoupling) else (_readonly(knm),)
+        source: tuple[object, ...]
+        if isinstance(knm, SparseCoupling):
+            source = _symmetric_values(knm)
+        else:
+            source = (_readonly(knm), *self._moments)
         parts = (part.reshape(-1) for part in (lag.cos, lag.sin, lag.knm_cos, lag.knm_sin))
         return (
             source, self._structure, *self._arguments, network.modulate_every, self._current,

@@ -7,8 +7,10 @@ compiled, and which liberties the compiler has, is written in ``_flags``.
 
 from __future__ import annotations
 
+from .daido import series_of
 from .kuramoto import euler_step, order_parameter, rhs, rhs_sparse, rk4_step, rk45_step
 from .modulation import factors, modulate
+from .moments import modulate_moments, moments_room_size
 from .sparse import factors_sparse, modulate_sparse
 
 __all__ = [
@@ -16,10 +18,13 @@ __all__ = [
     "factors",
     "factors_sparse",
     "modulate",
+    "modulate_moments",
     "modulate_sparse",
+    "moments_room_size",
     "order_parameter",
     "rhs",
     "rhs_sparse",
     "rk4_step",
     "rk45_step",
+    "series_of",
 ]

@@ -34,6 +34,7 @@ import numpy as np
 from ..tableaux import DORMAND_PRINCE
 from ._flags import INVALID_ARGUMENT, NONFINITE_STATE, OK, REASSOCIATE, STRICT, kernel
 from .modulation import _fill, apply_modulation
+from .moments import apply_modulation_moments
 from .sparse import _pattern_fits, apply_modulation_sparse
 from .vectormath import TWO_PI, accurate_sum, sincos, wrap
 
@@ -701,7 +702,8 @@ def advance_modulated(
         As in `advance`.
     source : tuple of ndarray
         The unmodulated coupling, inspected before; only read. One of shape (N, N), or, for a sparse coupling,
-        the values of K and of (K + K^T)/2, shape (E,).
+        the values of K and of (K + K^T)/2, shape (E,). Behind one of shape (N, N) may stand `series`, `room`
+        and `keys` of the module ``moments``: the attention then goes through order parameters.
     structure : int
         What ``inspect_coupling`` said of a dense `source`.
     w_q, w_k, w_v, w_o, block_size, temperature, lambda_
@@ -730,10 +732,15 @@ def advance_modulated(
             sincos(theta, work[_SINE], work[_COSINE])
         _observe(step - first, clock[0], work, lanes, r, psi, t_observe)
         if step % modulate_every == 0 or not current:
-            if len(coupling) == 2:
+            if len(source) == 1:
                 apply_modulation(
                     source[0], structure, theta,
                     w_q, w_k, w_v, w_o, block_size, temperature, lambda_, modulated,
+                )  # fmt: skip
+            elif len(source) == 4:
+                apply_modulation_moments(
+                    source[0], structure, theta,
+                    w_q, w_k, w_v, w_o, temperature, lambda_, source[1], source[2], source[3], modulated,
                 )  # fmt: skip
             else:
                 apply_modulation_sparse(

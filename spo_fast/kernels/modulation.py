@@ -37,6 +37,7 @@ from .vectormath import exp2, sincos
 _LANES = 16  # queries per group: four 4-lane vectors, enough to hide the latency of a multiply-add
 _TILE = 4  # rows and columns compared at once; more make the mirror's lines evict each other
 _FEATURES = 8  # features multiplied in one sweep over a row; fewer are filled up with zeros
+_ASIDE = 8  # columns more than needed: rows whose distance is a power of two evict each other
 _LOG2_E = math.log2(math.e)
 _SYMMETRY_TOLERANCE = 1e-12
 _NORM_FLOOR = 1e-12
@@ -396,23 +397,22 @@ def _normalise(outputs, width, scale):
 
 
 @kernel()
-def _attend_all(knm, structure, work, plain, w_o, block_size, scale, u):
-    """Unit outputs times `scale`, in the columns of `u`; sixteen queries at a time.
+def _attend_all(
+    knm, structure, work, plain, w_o, block_size, scale, u, first, stop, shared, partial, masks, local
+):
+    """Unit outputs times `scale`, in the columns of `u`; sixteen queries at a time, from `first` to `stop`.
 
-    `work`, `plain`: see `_prepare`.
+    `work`, `plain`: see `_prepare`. The rest is room: two lists of N keys, masks (N, 16), and 2 d + d_h + 3
+    rows of one group.
     """
     n = knm.shape[0]
     heads = plain.shape[0]
     width = w_o.shape[0]
     per_head = width // heads
     q, k, v = work[width : 2 * width], work[2 * width : 3 * width], work[3 * width :]
-    shared = np.empty(n, np.int64)
-    partial = np.empty(n, np.int64)
-    masks = np.empty((n, _LANES))
-    local = np.empty((2 * width + per_head + 3, _LANES))
     queries, outputs = local[:width], local[width : 2 * width]
     acc, lanes = local[2 * width : 2 * width + per_head + 1], local[2 * width + per_head + 1 :]
-    for base in range(0, n, _LANES):
+    for base in range(first, min(n, stop), _LANES):
         n_shared, n_partial = _sort_keys(knm, base, block_size, structure, shared, partial, masks)
         for c in range(width):
             for lane in range(_LANES):
@@ -427,7 +427,7 @@ def _attend_all(knm, structure, work, plain, w_o, block_size, scale, u):
                 queries[lo:hi],
                 k[lo:hi],
                 v[lo:hi],
-                plain[h],
+                plain[h] != 0.0,
                 shared[:n_shared],
                 partial[:n_partial],
                 masks,
@@ -457,29 +457,27 @@ def _project_all(theta, w_q, w_k, w_v, temperature, work):
 
 
 @kernel()
-def _prepare(theta, w_q, w_k, w_v, temperature):
+def _prepare(theta, w_q, w_k, w_v, temperature, work, plain):
     """Harmonics, queries, keys and values of every oscillator, and which heads have moderate logits.
 
-    Returns
-    -------
+    Parameters
+    ----------
     work : ndarray, shape (4 d, N rounded up to the group)
-        Four blocks of d rows; queries carry the softmax's scale times log2(e).
+        Receives four blocks of d rows; queries carry the softmax's scale times log2(e).
     plain : ndarray, shape (H,)
-        Whether no logit of the head can exceed the limit up to which nothing needs to be subtracted.
+        Receives 1 where no logit of the head can exceed the limit up to which nothing needs to be subtracted,
+        else 0.
     """
     heads, width, per_head = w_q.shape
     n = theta.shape[0]
-    work = np.empty((4 * width, _round_up(n, _LANES)))
     for f in range(width):
         _fill(work[f, n:], 0.0)
     _project_all(theta, w_q, w_k, w_v, temperature, work)
     q, k = work[width : 2 * width], work[2 * width : 3 * width]
-    plain = np.empty(heads, np.bool_)
     for h in range(heads):
         lo, hi = h * per_head, (h + 1) * per_head
         # Cauchy-Schwarz: no logit of this head is larger.
-        plain[h] = _largest_norm(q[lo:hi]) * _largest_norm(k[lo:hi]) <= _PLAIN_LOGIT_LIMIT
-    return work, plain
+        plain[h] = 1.0 if _largest_norm(q[lo:hi]) * _largest_norm(k[lo:hi]) <= _PLAIN_LOGIT_LIMIT else 0.0
 
 
 @kernel(inline=True)
@@ -489,13 +487,32 @@ def _mean(a, b):
 
 
 @kernel()
-def _add_terms(i, u, out):
-    """out[j] += u_i.u_j over eight features, one fused chain in the order of the features."""
+def _scale_row(i, left, right, base, u, knm, out):
+    """out[j] = K_ij (base + u_i.u_j) over eight features, one fused chain in the order of the features.
+
+    Columns left ... right - 1, as slices of each row: rows of a slice of the matrix are not known to be
+    contiguous.
+    """
     a0, a1, a2, a3, a4, a5, a6, a7 = u[0, i], u[1, i], u[2, i], u[3, i], u[4, i], u[5, i], u[6, i], u[7, i]
-    u0, u1, u2, u3, u4, u5, u6, u7 = u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7]
-    for j in range(out.shape[0]):
-        first = out[j] + a0 * u0[j] + a1 * u1[j] + a2 * u2[j] + a3 * u3[j]
-        out[j] = first + a4 * u4[j] + a5 * u5[j] + a6 * u6[j] + a7 * u7[j]
+    u0, u1, u2, u3 = u[0, left:right], u[1, left:right], u[2, left:right], u[3, left:right]
+    u4, u5, u6, u7 = u[4, left:right], u[5, left:right], u[6, left:right], u[7, left:right]
+    source, row = knm[i, left:right], out[i, left:right]
+    for j in range(row.shape[0]):
+        first = base + a0 * u0[j] + a1 * u1[j] + a2 * u2[j] + a3 * u3[j]
+        row[j] = source[j] * (first + a4 * u4[j] + a5 * u5[j] + a6 * u6[j] + a7 * u7[j])
+
+
+@kernel()
+def _scale_wide_row(i, left, right, base, u, knm, out):
+    """`_scale_row` for any number of features."""
+    source, row = knm[i, left:right], out[i, left:right]
+    _fill(row, base)
+    for c in range(u.shape[0]):
+        own, feature = u[c, i], u[c, left:right]
+        for j in range(row.shape[0]):
+            row[j] += own * feature[j]
+    for j in range(row.shape[0]):
+        row[j] *= source[j]
 
 
 @kernel()
@@ -506,13 +523,6 @@ def _fill(row, value):
 
 
 @kernel()
-def _multiply(row, out):
-    """out[j] *= row[j]."""
-    for j in range(row.shape[0]):
-        out[j] *= row[j]
-
-
-@kernel()
 def _scale_symmetric(knm, u, lambda_, block_size, out):
     """K' of an exactly symmetric K, row by row.
 
@@ -520,16 +530,16 @@ def _scale_symmetric(knm, u, lambda_, block_size, out):
     symmetric to the last bit.
     """
     n = knm.shape[0]
+    base = 1.0 + 0.5 * lambda_
     for i in range(n):
         left = 0 if block_size < 0 else max(0, i - block_size)
         right = n if block_size < 0 else min(n, i + block_size + 1)
         for j in range(left):
             out[i, j] = knm[i, j]
-        row = out[i, left:right]
-        _fill(row, 1.0 + 0.5 * lambda_)
-        for c in range(0, u.shape[0], _FEATURES):
-            _add_terms(i - left, u[c : c + _FEATURES, left:right], row)
-        _multiply(knm[i, left:right], row)
+        if u.shape[0] == _FEATURES:
+            _scale_row(i, left, right, base, u, knm, out)
+        else:
+            _scale_wide_row(i, left, right, base, u, knm, out)
         for j in range(right, n):
             out[i, j] = knm[i, j]
         out[i, i] = 0.0
@@ -552,9 +562,32 @@ def _scale_pairs(knm, u, lambda_, block_size, out):
 
 
 @kernel()
+def _copy_matrix(knm, out):
+    """Copy all entries."""
+    for i in range(knm.shape[0]):
+        for j in range(knm.shape[1]):
+            out[i, j] = knm[i, j]
+
+
+@kernel()
 def _round_up(n, step):
     """Smallest multiple of `step` that is at least `n`."""
     return (n + step - 1) // step * step
+
+
+@kernel(inline=True)
+def _units(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temperature, scale, u):
+    """Unit outputs times `scale`, in the columns of `u`."""
+    heads, width, per_head = w_q.shape
+    n = theta.shape[0]
+    work, plain = np.empty((4 * width, _round_up(n, _LANES))), np.empty(heads)
+    _prepare(theta, w_q, w_k, w_v, temperature, work, plain)
+    keys, masks, local = (
+        np.empty((2, n), np.int64),
+        np.empty((n, _LANES)),
+        np.empty((2 * width + per_head + 3, _LANES)),
+    )
+    _attend_all(knm, structure, work, plain, w_o, block_size, scale, u, 0, n, keys[0], keys[1], masks, local)
 
 
 @kernel()
@@ -573,14 +606,10 @@ def apply_modulation(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temp
     n = theta.shape[0]
     reach = block_size if block_size < n else -1
     if lambda_ == 0.0 or n == 0:
-        for i in range(n):
-            for j in range(n):
-                out[i, j] = knm[i, j]
+        _copy_matrix(knm, out)
         return
-    u = np.zeros((_round_up(w_o.shape[0], _FEATURES), _round_up(n, _LANES)))
-    scale = math.sqrt(0.5 * lambda_)
-    work, plain = _prepare(theta, w_q, w_k, w_v, temperature)
-    _attend_all(knm, structure, work, plain, w_o, reach, scale, u)
+    u = np.zeros((_round_up(w_o.shape[0], _FEATURES), _round_up(n, _LANES) + _ASIDE))
+    _units(knm, structure, theta, w_q, w_k, w_v, w_o, reach, temperature, math.sqrt(0.5 * lambda_), u)
     if structure & EXACTLY_SYMMETRIC:
         _scale_symmetric(knm, u, lambda_, reach, out)
     else:
@@ -594,8 +623,8 @@ def apply_factors(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, tempera
     if n == 0:
         return
     u = np.empty((w_o.shape[0], _round_up(n, _LANES)))
-    work, plain = _prepare(theta, w_q, w_k, w_v, temperature)
-    _attend_all(knm, structure, work, plain, w_o, block_size if block_size < n else -1, 1.0, u)
+    reach = block_size if block_size < n else -1
+    _units(knm, structure, theta, w_q, w_k, w_v, w_o, reach, temperature, 1.0, u)
     for i in range(n):
         for c in range(u.shape[0]):
             out[i, c] = u[c, i]

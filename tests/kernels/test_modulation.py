@@ -425,8 +425,8 @@ caching.CacheImpl._locator_classes = []
 
 def test_public_names():
     assert set(kernels.__all__) == {
-        "euler_step", "factors", "factors_sparse", "modulate", "modulate_sparse", "order_parameter", "rhs",
-        "rhs_sparse", "rk4_step", "rk45_step",
+        "euler_step", "factors", "factors_sparse", "modulate", "modulate_moments", "modulate_sparse",
+        "moments_room_size", "order_parameter", "rhs", "rhs_sparse", "rk4_step", "rk45_step", "series_of",
     }  # fmt: skip
 
 
