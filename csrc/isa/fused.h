@@ -63,6 +63,14 @@ INLINE void copy_sums(const int kind, const row_sums from, row_sums to) {
         for (int k = 0; k < (kind == SINES ? 1 : 2); ++k) to[r][k] = from[r][k];
 }
 
+/* What `wide` vectors of columns take, asked for early: one stream alone is fetched at half of what the
+ * memory gives. */
+#define FETCH_AHEAD 4096 /* bytes */
+INLINE void fetch_ahead(const double *k, const int wide) {
+    for (int line = 0; line < wide * TILE_VECTOR; line += 8)
+        __builtin_prefetch((const char *)(k + line) + FETCH_AHEAD);
+}
+
 /* Rows i ..., columns j ...; `at` is the place of the tile in the packed matrix. */
 INLINE void fused_tile(const int kind, const int wide, const int64_t d_model, const walk *p, int64_t i,
                        int64_t j, int64_t at, row_sums own) {
@@ -86,6 +94,8 @@ INLINE void fused_tile(const int kind, const int wide, const int64_t d_model, co
             if (kind == LAGGED)
                 v_store(p->keep_l + at + v * SPO_LANES, f * v_load(p->l + at + v * SPO_LANES));
         }
+    fetch_ahead(k, wide);
+    if (kind == LAGGED) fetch_ahead(p->l + at, wide);
     copy_sums(kind, own, sum);
 #pragma GCC unroll 3
     for (int w = 0; w < wide; ++w) {
@@ -179,6 +189,8 @@ INLINE void walk_packed(const walk *p, const int kind) {
         for (int r = 0; r < TILE_ROWS; ++r) si[r] = v_set(p->s[i + r]), ci[r] = v_set(p->c[i + r]);
         int64_t j = kind != LAGGED ? i : 0;
         for (int64_t left = packed_vectors(p->n, kind != LAGGED, i); left > 0; --left, j += SPO_LANES) {
+            fetch_ahead(k, 1);
+            if (kind == LAGGED) fetch_ahead(l + (k - p->k), 1);
             const vd sj = v_load(p->s + j), cj = v_load(p->c + j);
             vd pull = {0}, push = {0};
             if (kind != LAGGED) pull = v_load(p->pull + j);
