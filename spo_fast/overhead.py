@@ -342,6 +342,18 @@ def to_json(rows: Iterable[Row]) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
+def from_json(text: str) -> tuple[list[Row], dict[str, str]]:
+    """Read what `to_json` wrote: the rows, and what was said of the machine."""
+    data = json.loads(text)
+    return [_row_from(fields) for fields in data["rows"]], data["machine"]
+
+
+def _row_from(fields: dict[str, Any]) -> Row:
+    names = ("plain", "modulated", "modulate", "attention")
+    timings = {name: bench.Timing(**fields[name]) for name in names}
+    return Row(**(fields | timings | {"rarely": Rarely(**fields["rarely"])}))
+
+
 def plot(rows: Iterable[Row], ax: Any = None) -> Any:
     """Draw the times of Euler steps against N: un-modulated, modulated, and the bound of the latter.
 

@@ -19,9 +19,10 @@ BUDGET = 1e-13  # of the largest entry of K'
 
 @pytest.fixture(params=core.instruction_sets())
 def instruction_set(request):
+    before = core.instruction_set()
     core.select_instruction_set(request.param)
     yield request.param
-    core.select_instruction_set(core.instruction_sets()[0])
+    core.select_instruction_set(before)
 
 
 def modulators(knm, **keywords):
@@ -107,13 +108,13 @@ def test_widths_of_model_and_heads(rng, n_heads, d_model, instruction_set):
 
 def test_instruction_sets_agree(rng):
     knm, theta = symmetric(rng, 200, 0.98), phases(rng, 200)
-    results = []
+    results, before = [], core.instruction_set()
     for name in core.instruction_sets():
         core.select_instruction_set(name)
         try:
             results.append(modulators(knm)[0](theta))
         finally:
-            core.select_instruction_set(core.instruction_sets()[0])
+            core.select_instruction_set(before)
     for other in results[1:]:
         np.testing.assert_allclose(other, results[0], rtol=0, atol=BUDGET * results[0].max())
 

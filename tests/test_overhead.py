@@ -50,6 +50,7 @@ def test_json_holds_everything(rows):
     data = json.loads(overhead.to_json(rows))
     assert data["rows"][1]["method"] == "rk45"
     assert data["machine"]["numpy"] == np.__version__
+    assert overhead.from_json(overhead.to_json(rows)) == (rows, data["machine"])
 
 
 def test_modulating_at_every_step_changes_nothing():

@@ -1,6 +1,7 @@
-"""Write the measured results into README.md (in short) and docs/backends.md (every backend).
+"""Write measured results into the pages: README.md (in short), docs/backends.md, docs/overhead.md.
 
 spo-fast bench --json --first-calls --sizes 16,64,256,512 > docs/bench.json
+spo-fast bench --overhead --json --orchestrator-python PATH > docs/overhead.json   (--plot makes the picture)
 python tools/update_readme.py           # rewrites the blocks between the markers
 python tools/update_readme.py --check   # exit status 1 when a block differs
 """
@@ -12,10 +13,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from spo_fast import bench
+from spo_fast import bench, overhead
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN = "<!-- {name}:begin (written by tools/update_readme.py from docs/bench.json) -->"
+BEGIN = "<!-- {name}:begin (written by tools/update_readme.py) -->"
 END = "<!-- {name}:end -->"
 HEADINGS = (
     "N",
@@ -72,7 +73,17 @@ def full(result: bench.Result) -> str:
     return "\n\n".join(parts)
 
 
-BLOCKS = {"README.md": ("bench", short), "docs/backends.md": ("languages", full)}
+def overheads(text: str) -> str:
+    """Lay out what ``spo-fast bench --overhead --json`` wrote."""
+    rows, machine = overhead.from_json(text)
+    return f"{overhead.table(rows)}\nOne core of {machine['processor']}, NumPy {machine['numpy']}."
+
+
+BLOCKS = {  # page: name of its block, the data, and what lays them out
+    "README.md": ("bench", "docs/bench.json", lambda text: short(bench.from_json(text))),
+    "docs/backends.md": ("languages", "docs/bench.json", lambda text: full(bench.from_json(text))),
+    "docs/overhead.md": ("overhead", "docs/overhead.json", overheads),
+}
 
 
 def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -132,15 +143,13 @@ def main() -> int:
         1 when ``--check`` finds a difference, else 0.
     """
     parser = argparse.ArgumentParser(description="Write the measured results into the pages.")
-    parser.add_argument("result", type=Path, nargs="?", default=ROOT / "docs" / "bench.json")
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
-    result = bench.from_json(options.result.read_text(encoding="utf-8"))
     stale = 0
-    for page, (name, lay_out) in BLOCKS.items():
+    for page, (name, data, lay_out) in BLOCKS.items():
         path = ROOT / page
         old = path.read_text(encoding="utf-8")
-        new = replaced(old, name, lay_out(result))
+        new = replaced(old, name, lay_out((ROOT / data).read_text(encoding="utf-8")))
         stale |= new != old
         if not options.check:
             path.write_text(new, encoding="utf-8")
