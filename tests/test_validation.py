@@ -145,7 +145,6 @@ BAD_KEYWORDS = [
     ("projection_seed", None, "None"),
     ("algorithm", "fast", "'fast'"),
     ("algorithm", None, "None"),
-    ("algorithm", "moments", "'moments'"),
     ("algorithm", "sparse", "'sparse'"),
     ("algorithm", "band", "block_size"),
     ("w_q", W_Q[:2], r"\(2, 8, 2\)"),
