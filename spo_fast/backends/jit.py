@@ -260,25 +260,16 @@ class BoundModulation:
     def _units(self, phases: np.ndarray) -> tuple[np.ndarray, int]:
         """Unit outputs through order parameters, and how many of them were done again pair by pair."""
         assert self._series is not None
-        n = phases.size
+        n, width = phases.size, self.parameters.d_model
         *weights, _, temperature, _ = self._arguments
         series, (room, keys) = self._series.arrays, self._rooms.take(n, self._series)
-        units = np.empty((n + -n % paths.GROUP, self.parameters.d_model + -self.parameters.d_model % 8)).T
-        units = np.ascontiguousarray(units)
-        redone = moments.units_moments(
-            _readonly(self.knm),
-            self._structure,
-            phases,
-            *weights,
-            temperature,
-            1.0,
-            series,
-            room,
-            keys,
-            units,
-        )
+        redone = moments.apply_modulation_moments(
+            _readonly(self.knm), self._structure, phases, *weights, temperature, 2.0,
+            series, room, keys, _no_matrix(),
+        )  # fmt: skip
+        units = np.ascontiguousarray(moments.units_in(room, n, series)[:width, :n].T)
         self._rooms.give(room, keys)
-        return np.ascontiguousarray(units[: self.parameters.d_model, :n].T), int(redone)
+        return units, int(redone)
 
 
 class _Rooms:

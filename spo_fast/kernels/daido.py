@@ -253,7 +253,7 @@ def _local_rows(heads: list[_Head], w_v: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _padded(rows: np.ndarray) -> np.ndarray:
     """Return the rows with zeros up to a multiple of eight columns."""
-    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % ROWS)))
+    return np.pad(np.ascontiguousarray(rows), ((0, 0), (0, -rows.shape[1] % ROWS)))
 
 
 def make_series(

@@ -587,7 +587,9 @@ def _units(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temperature, s
         np.empty((n, _LANES)),
         np.empty((2 * width + per_head + 3, _LANES)),
     )
-    _attend_all(knm, structure, work, plain, w_o, block_size, scale, u, 0, n, keys[0], keys[1], masks, local)
+    _attend_all(
+        knm, structure, work, plain, w_o, block_size, scale, u, np.int64(0), n, keys[0], keys[1], masks, local
+    )
 
 
 @kernel()

@@ -51,11 +51,18 @@ from .modulation import (
 )
 from .vectormath import _two_sum, exp2, sincos
 
-_ROWS = 8  # harmonics of a block, SPO_ROWS of csrc/daido.h; terms that one pass over a row adds
-_FOUR = 4  # rows of the first and of the second factor that `_products` takes at once
-_THREE = 3
-_CROWD = 128  # queries whose outputs are made together: their harmonics stay in the first-level cache
-_SUMMED = 512  # oscillators that are summed up before they join the total
+# Numbers that are passed on are no plain ones, which are types of their own: what they are passed to
+# would be compiled for each of them.
+_ZERO = np.int64(0)
+_NO_BAND = np.int64(-1)
+_ROWS = np.int64(8)  # harmonics of a block, SPO_ROWS of csrc/daido.h; terms that one pass over a row adds
+_FOUR = np.int64(4)  # rows of the first and of the second factor that `_products` takes at once
+_THREE = np.int64(3)
+_CROWD = np.int64(128)  # queries whose outputs are made together: their harmonics stay near
+_SUMMED = np.int64(512)  # oscillators that are summed up before they join the total
+# Numbers of the matrices in the room, see `_shapes`.
+_BASIS, _SUMS, _Z, _FEATURES, _MOMENTS, _Y = (np.int64(k) for k in range(6))
+_ERROR, _QUERIES, _WORK, _PLAIN, _MASKS, _SIXTEEN, _UNITS = (np.int64(k) for k in range(6, 13))
 _ROUNDINGS = 4.0 * 2.0**-53
 _UNIT_BUDGET = 3e-14
 _BLIND = 0.75  # share of missing edges from which sixteen queries go pair by pair
@@ -190,7 +197,7 @@ def _crowd_rows(heads, width):
 
 @kernel()
 def _shapes(n, series):
-    """Shape of each array that `_layout` finds in the room."""
+    """Shape of each matrix in the room, in the order of their numbers."""
     heads, width, blocks, far, reach = _counts(series)
     padded = _round_up(n, _LANES)
     fields = _round_up(1 + width // heads, _THREE)
@@ -246,7 +253,7 @@ def _powers(basis, first, count):
         zero[i] = 0.0
     for k in range(2, count):
         a, b = first + k // 2, first + k - k // 2
-        _turn(basis, a, a + count, b, b + count, 0, columns, basis, first + k, first + k + count)
+        _turn(basis, a, a + count, b, b + count, _ZERO, columns, basis, first + k, first + k + count)
 
 
 @kernel()
@@ -261,10 +268,10 @@ def _first_harmonics(theta, basis, far):
         eightfold[i] = 8.0 * theta[i]
     sincos(theta, basis[_ROWS + 1, :n], basis[1, :n])
     sincos(eightfold, basis[2 * _ROWS + far + 1, :n], basis[2 * _ROWS + 1, :n])
-    _powers(basis, 0, _ROWS)
+    _powers(basis, _ZERO, _ROWS)
     _powers(basis, 2 * _ROWS, far)
-    _clear(basis, 0, basis.shape[0], n, basis.shape[1])
-    _clear(basis, 2 * _ROWS + 2 * far, basis.shape[0], 0, n)
+    _clear(basis, _ZERO, basis.shape[0], n, basis.shape[1])
+    _clear(basis, 2 * _ROWS + 2 * far, basis.shape[0], _ZERO, n)
 
 
 @kernel()
@@ -286,15 +293,15 @@ def _order_parameters(basis, far, sums, z, margin):
     rows = sums.shape[0] // 3
     columns = basis.shape[1]
     flat = basis.reshape(basis.size)
-    _clear(sums, rows, 3 * rows, 0, 2 * _ROWS)
+    _clear(sums, rows, 3 * rows, _ZERO, 2 * _ROWS)
     for start in range(0, columns, _SUMMED):
         stop = min(start + _SUMMED, columns)
-        _products(flat, 0, columns, basis, 2 * _ROWS, rows, start, stop, sums, 0, 0)
+        _products(flat, _ZERO, columns, basis, 2 * _ROWS, rows, start, stop, sums, _ZERO, _ZERO)
         _add_accurately(sums, rows)
     for row in range(rows, 2 * rows):
         for i in range(2 * _ROWS):
             sums[row, i] += sums[row + rows, i]
-    _clear(z, 0, 2, 0, z.shape[1])
+    _clear(z, _ZERO, z.shape[0], _ZERO, z.shape[1])
     for a in range(far):
         for b in range(_ROWS):
             k = 2 * (margin + _ROWS * a + b)
@@ -328,14 +335,14 @@ def _moments(z, margin, series, features, fields):
     heads, width, _, _, reach = _counts(series)
     values = series[3]
     rows, per_head, count = fields.shape[0] // heads, width // heads, 2 * reach
-    _clear(features, width, features.shape[0], 0, count)
+    _clear(features, width, features.shape[0], _ZERO, count)
     for k in range(1, margin + 1):
         low, high = 2 * (margin - k), 2 * (margin + k)
-        _feature_moments(z, 0, 0.5, low, high, features, 2 * k - 2, count)
-        _feature_moments(z, 1, -0.5, low, high, features, 2 * k - 1, count)
-    _clear(fields, 0, fields.shape[0], 0, count)
+        for part in range(2):
+            _feature_moments(z, part, 0.5 - part, low, high, features, 2 * k - 2 + part, count)
+    _clear(fields, _ZERO, fields.shape[0], _ZERO, count)
     for h in range(heads):
-        _feature_moments(z, 0, 0.5, 2 * margin, 2 * margin, fields, h * rows, count)
+        _feature_moments(z, _ZERO, 0.5, 2 * margin, 2 * margin, fields, h * rows, count)
         for e in range(per_head):
             for f in range(0, width, _ROWS):
                 _add_eight(values, h * per_head + e, f, features, f, count, fields, h * rows + 1 + e)
@@ -362,7 +369,7 @@ def _coefficients(series, fields, y, error):
     """
     extents, coefficient, weight, tail = series[0], series[1], series[2], series[8]
     rows = fields.shape[0] // extents.shape[0]
-    at = 0
+    at = _ZERO
     for h in range(extents.shape[0]):
         for f in range(error.shape[1]):
             weighted, plain = _two_squares(weight, h, fields, h * rows + f)
@@ -370,7 +377,7 @@ def _coefficients(series, fields, y, error):
         for j in range(extents.shape[1]):
             columns = 2 * extents[h, j]
             _products(
-                coefficient, at, columns, fields, h * rows, rows, 0, columns, y, h * rows, 2 * _ROWS * j
+                coefficient, at, columns, fields, h * rows, rows, _ZERO, columns, y, h * rows, 2 * _ROWS * j
             )
             at += 2 * _ROWS * columns
 
@@ -386,8 +393,8 @@ def _crowd_outputs(basis, far, start, stop, hiding, series, y, crowd):
     sums, left, own, _, _, _, _ = _crowd_rows(heads, width)
     rows, count = y.shape[0] // heads, stop - start
     wanted = local.shape[0] if hiding else heads + width  # shifts come last
-    _clear(crowd, sums, left, 0, count)
-    _clear(crowd, own, own + wanted, 0, count)
+    _clear(crowd, sums, left, _ZERO, count)
+    _clear(crowd, own, own + wanted, _ZERO, count)
     for a in range(blocks):
         cosine, sine, at = 2 * _ROWS + a, 2 * _ROWS + far + a, 2 * _ROWS * a
         for b in range(_ROWS):
@@ -399,7 +406,7 @@ def _crowd_outputs(basis, far, start, stop, hiding, series, y, crowd):
                         _add_four_thrice(y, f, at + t, crowd, t, count, crowd, sums + f)
         for r in range(wanted):
             if a < spans[r]:
-                _add_eight(local, r, at, crowd, 0, count, crowd, own + r)
+                _add_eight(local, r, at, crowd, _ZERO, count, crowd, own + r)
                 _add_eight(local, r, at + _ROWS, crowd, _ROWS, count, crowd, own + r)
 
 
@@ -505,8 +512,8 @@ def _normalised(crowd, mean, outputs, mixing, scale, count, scratch, u, base):
     """Unit outputs from the means. A query that cannot be trusted has its doubt raised to 1, others to 0."""
     width = mixing.shape[0]
     square, factor, doubt = crowd[scratch, :count], crowd[scratch + 1, :count], crowd[scratch + 2, :count]
-    _clear(crowd, outputs, outputs + width, 0, count)
-    _clear(crowd, scratch, scratch + 1, 0, count)
+    _clear(crowd, outputs, outputs + width, _ZERO, count)
+    _clear(crowd, scratch, scratch + 1, _ZERO, count)
     for c in range(width):
         for r in range(0, mixing.shape[1], _ROWS):
             _add_eight(mixing, c, r, crowd, mean + r, count, crowd, outputs + c)
@@ -532,8 +539,8 @@ def _finish_crowd(series, error, crowd, count, scale, u, base):
     heads, fields = error.shape
     rows, width = _round_up(fields, _THREE), mixing.shape[0]
     sums, left, _, mean, outputs, scratch, _ = _crowd_rows(heads, width)
-    _clear(crowd, mean, outputs, 0, count)
-    _clear(crowd, scratch + 2, scratch + 3, 0, count)
+    _clear(crowd, mean, outputs, _ZERO, count)
+    _clear(crowd, scratch + 2, scratch + 3, _ZERO, count)
     for h in range(heads):
         means = mean + h * (fields - 1)
         _means(crowd, sums + h * rows, left + h * fields, means, error, h, gain[h], count, scratch)
@@ -541,40 +548,44 @@ def _finish_crowd(series, error, crowd, count, scale, u, base):
 
 
 @kernel()
-def units_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale, series, room, keys, u):
-    """Unit outputs times `scale` through order parameters, without a band; for a matrix that was inspected.
+def apply_modulation_moments(
+    knm, structure, theta, w_q, w_k, w_v, w_o, temperature, lambda_, series, room, keys, out
+):  # fmt: skip
+    """``apply_modulation`` through order parameters, without a band; for a matrix that was inspected.
 
     Parameters
     ----------
-    knm, theta, w_q, w_k, w_v, w_o, temperature
-        As in ``modulate``; N > 0.
+    knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_
+        As in ``modulate``.
     structure, series, room, keys
-        See the module's common arguments.
-    scale : float
-        Length of the results.
-    u : ndarray, shape (d rounded up to eight, N rounded up to sixteen or more)
-        Receives them in its columns; rows beyond d are zero.
+        See the module's common arguments. The unit outputs times sqrt(lambda/2) stay in the room, see
+        `units_in`.
+    out : ndarray, shape (N, N) or (0, 0)
+        As in ``modulate``; or empty where only the unit outputs are wanted.
 
     Returns
     -------
     int
-        Number of queries whose sums could not be trusted.
+        Number of oscillators whose sums could not be trusted.
     """
-    shapes = _shapes(theta.shape[0], series)
+    n = theta.shape[0]
+    if n == 0 or (lambda_ == 0.0 and out.shape[0] > 0):
+        _copy_matrix(knm, out)
+        return 0
+    shapes = _shapes(n, series)
     heads, width, _, far, _ = _counts(series)
     _, left, own, _, _, scratch, _ = _crowd_rows(heads, width)
     sums, fields = 2 * _ROWS, 1 + width // heads
-    n, margin = theta.shape[0], width // 2
-    basis, z, moments, y = (
-        _take(room, shapes, 0), _take(room, shapes, 2), _take(room, shapes, 4), _take(room, shapes, 5),
-    )  # fmt: skip
-    error, crowd, work = _take(room, shapes, 6), _take(room, shapes, 7), _take(room, shapes, 8)
-    plain, masks, lanes = _take(room, shapes, 9)[0], _take(room, shapes, 10), _take(room, shapes, 11)
+    basis, z, moments = _take(room, shapes, _BASIS), _take(room, shapes, _Z), _take(room, shapes, _MOMENTS)
+    y, error, crowd = _take(room, shapes, _Y), _take(room, shapes, _ERROR), _take(room, shapes, _QUERIES)
+    work, plain = _take(room, shapes, _WORK), _take(room, shapes, _PLAIN)[0]
+    masks, lanes, u = _take(room, shapes, _MASKS), _take(room, shapes, _SIXTEEN), _take(room, shapes, _UNITS)
     _first_harmonics(theta, basis, far)
-    _order_parameters(basis, far, _take(room, shapes, 1), z, margin)
-    _moments(z, margin, series, _take(room, shapes, 3), moments)
+    _order_parameters(basis, far, _take(room, shapes, _SUMS), z, width // 2)
+    _moments(z, width // 2, series, _take(room, shapes, _FEATURES), moments)
     _coefficients(series, moments, y, error)
-    _clear(u, width, u.shape[0], 0, u.shape[1])
+    _clear(u, width, u.shape[0], _ZERO, u.shape[1])
+    scale = math.sqrt(0.5 * lambda_)
     hiding = structure & WITHOUT_ZEROS == 0
     if hiding:
         _prepare(theta, w_q, w_k, w_v, temperature, work, plain)
@@ -586,7 +597,7 @@ def units_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale,
         for h in range(heads):
             first, values = sums + h * _round_up(fields, _THREE), own + heads + h * (fields - 1)
             _leave_out_own(crowd, first, left + h * fields, own + h, values, fields - 1, count)
-        _clear(crowd, scratch + 3, scratch + 4, 0, count)
+        _clear(crowd, scratch + 3, scratch + 4, _ZERO, count)
         for at in range(0, count if hiding else 0, _LANES):
             hidden = _list_hidden(knm, structure, start + at, keys[0], masks)
             if hidden > _BLIND * n:
@@ -603,39 +614,25 @@ def units_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale,
                 if not projected:
                     _prepare(theta, w_q, w_k, w_v, temperature, work, plain)
                     projected = True
-                room_of_sixteen = (keys[0], keys[1], masks, lanes)
+                first, stop = start + at, start + at + 1
                 _attend_all(
-                    knm,
-                    structure,
-                    work,
-                    plain,
-                    w_o,
-                    -1,
-                    scale,
-                    u,
-                    start + at,
-                    start + at + 1,
-                    *room_of_sixteen,
-                )
+                    knm, structure, work, plain, w_o, _NO_BAND, scale, u,
+                    first, stop, keys[0], keys[1], masks, lanes,
+                )  # fmt: skip
                 redone += 0 if blind else min(_LANES, n - start - at)
+    if out.shape[0] == 0:
+        return redone
+    if structure & EXACTLY_SYMMETRIC:
+        _scale_symmetric(knm, u, lambda_, _NO_BAND, out)
+    else:
+        _scale_pairs(knm, u, lambda_, _NO_BAND, out)
     return redone
 
 
 @kernel()
-def apply_modulation_moments(
-    knm, structure, theta, w_q, w_k, w_v, w_o, temperature, lambda_, series, room, keys, out
-):  # fmt: skip
-    """``apply_modulation`` through order parameters; parameters as in `units_moments` and ``modulate``."""
-    if lambda_ == 0.0 or theta.shape[0] == 0:
-        _copy_matrix(knm, out)
-        return
-    u = _take(room, _shapes(theta.shape[0], series), 12)
-    scale = math.sqrt(0.5 * lambda_)
-    units_moments(knm, structure, theta, w_q, w_k, w_v, w_o, temperature, scale, series, room, keys, u)
-    if structure & EXACTLY_SYMMETRIC:
-        _scale_symmetric(knm, u, lambda_, -1, out)
-    else:
-        _scale_pairs(knm, u, lambda_, -1, out)
+def units_in(room, n, series):
+    """The matrix in whose columns `apply_modulation_moments` leaves unit outputs times sqrt(lambda/2)."""
+    return _take(room, _shapes(n, series), _UNITS)
 
 
 @kernel()

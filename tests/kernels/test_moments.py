@@ -499,7 +499,7 @@ knm, theta = np.ones((16, 16)) - np.eye(16), np.arange(16.0)
 spo_fast.modulate(knm, theta, backend="numba")
 spo_fast.Modulator(knm, backend="numba")(theta)
 spo_fast.simulate(theta, 1.0, knm, dt=0.01, n_steps=2, modulation={}, backend="numba")
-print(len(moments.units_moments.signatures), len(moments._products.signatures))
+print(len(moments.apply_modulation_moments.signatures), len(moments._products.signatures))
 """
     assert run_python(["-c", program])[0].split() == ["0", "0"]
 
