@@ -157,7 +157,8 @@ def test_the_level_is_the_best_that_the_processor_has(monkeypatch, best):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"level": "armv9"}', '{"level": 4}', "\x00\xff", None])
-def test_a_damaged_description_is_told(places, text):
+def test_a_damaged_description_is_told(places, monkeypatch, text):
+    monkeypatch.setattr(registry, "_loaded", {})
     cargo(places, GOOD)
     description = libraries.build("rust").with_suffix(".json")
     description.write_text(text, encoding="latin-1") if text is not None else description.unlink()
