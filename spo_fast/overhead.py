@@ -191,12 +191,12 @@ def _row(
 
 
 def _steps(n: int, method: str, backend: str | None, every: int | None) -> Any:
-    """An operation that takes steps; `every` None takes un-modulated ones."""
+    """An operation that takes `every` modulated steps, or one un-modulated step where that is None."""
     knm, theta, omega = bench.problem(n)
     keywords: dict[str, Any] = {} if every is None else {"modulation": {}, "modulate_every": every}
 
     def run(repeats: int) -> None:
-        steps = repeats if every is None else -(-repeats // every) * every
+        steps = repeats * (every or 1)
         simulate(
             theta, omega, knm, dt=DT, n_steps=steps, method=method, observe=(), backend=backend, **keywords
         )
@@ -227,7 +227,7 @@ def _rarely(n: int, method: str, backend: str | None, overhead: float, rounds: i
         plain, rare = bench.interleaved(
             [_steps(n, method, backend, None), _steps(n, method, backend, k)], rounds, seconds
         )
-        measured = rare.minimum / plain.minimum - 1.0
+        measured = rare.minimum / k / plain.minimum - 1.0
         if measured <= BUDGET:
             break
         k += math.ceil(k / 10)
