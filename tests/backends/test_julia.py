@@ -141,3 +141,8 @@ print(len(asked) > 0)
 
 def test_juliacall_is_asked_where_it_runs_julia(installation):
     assert run(STUB.format(**installation._asdict())) == "True\n"
+
+
+def test_libraries_that_throw_may_be_loaded_after_it(installation):
+    pytest.importorskip("matplotlib")
+    assert run("call(); import matplotlib.pyplot; print('drawn')") == "drawn\n"
