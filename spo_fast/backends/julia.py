@@ -204,8 +204,8 @@ def _start(julia: ctypes.PyDLL | None) -> ctypes.PyDLL:
     place = _installation()
     with _undisturbed():
         if julia is None:
-            # Julia brings an unwinder of its own, by which C++ libraries that are loaded later would throw their
-            # exceptions, and crash: let them find that of the compiler first.
+            # Julia brings an unwinder of its own, by which C++ libraries that are loaded later would throw
+            # their exceptions, and crash: let them find that of the compiler first.
             with suppress(OSError):
                 ctypes.CDLL("libgcc_s.so.1", mode=ctypes.RTLD_GLOBAL)
             julia = ctypes.PyDLL(place.library, mode=ctypes.RTLD_GLOBAL)
