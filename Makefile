@@ -28,7 +28,7 @@ $(VENV)/.created:
 # Editable: Python code is read from the checkout, the extension module is built into it.
 $(VENV)/.built: $(VENV)/.created $(NATIVE)
 	@echo "building spo_fast"
-	@rm -rf spo_fast/_core*.so
+	@rm -f spo_fast/_core*.so
 	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
 	@$(PIP) install --no-build-isolation --editable .
 	@touch $@

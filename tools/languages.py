@@ -17,20 +17,18 @@ import sys
 from pathlib import Path
 
 import export_golden
-from toolchains import find
+
+from spo_fast.backends import libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 CARGO = ("--offline", "--quiet", "--manifest-path", "rust/Cargo.toml", "--target-dir", str(BUILD / "rust"))
-GO_SETTINGS = {"GOTOOLCHAIN": "local", "GOPROXY": "off", "GOFLAGS": "-mod=mod", "CGO_ENABLED": "1"}
-GO_SETTINGS["CGO_CFLAGS"] = f"-O2 -I{ROOT / 'csrc' / 'include'}"
-
-PROGRAMS = {"rust": "cargo", "go": "go", "julia": "julia", "mojo": "mojo"}
+PROGRAMS = {name: language.program for name, language in libraries.LANGUAGES.items()} | {"julia": "julia"}
 TESTS = {
     "rust": [("cargo", "test", "--release", *CARGO)],
     "go": [  # scalar kernels, and those on the vector types of simd/archsimd
         ("GOEXPERIMENT=nosimd", "go", "test", "-C", "go", "./..."),
-        ("GOEXPERIMENT=simd", "go", "test", "-C", "go", "./..."),
+        ("go", "test", "-C", "go", "./..."),
     ],
     "julia": [("julia", "--startup-file=no", "julia/test/runtests.jl")],
     "mojo": [("mojo", "run", "--fp-mode", "contract=off", "-I", "mojo/src", str(path.relative_to(ROOT)))
@@ -41,7 +39,7 @@ LINTS = {
         ("cargo", "fmt", "--check", "--manifest-path", "rust/Cargo.toml"),
         ("cargo", "clippy", "--all-targets", *CARGO, "--", "-D", "warnings"),
     ],
-    "go": [("gofmt", "-l", "go"), ("GOEXPERIMENT=simd", "go", "vet", "-C", "go", "./...")],
+    "go": [("gofmt", "-l", "go"), ("go", "vet", "-C", "go", "./...")],
     "julia": [],
     "mojo": [],
 }
@@ -50,9 +48,10 @@ SILENT = {"gofmt"}  # programs that tell what is wrong on standard output and en
 
 def program(name: str) -> str | None:
     """The path of a program; gofmt lies beside the Go that its package carries."""
-    found = find(name)
+    found = libraries.program(name)
     if name == "gofmt" and not found:
-        root = subprocess.run([find("go"), "env", "GOROOT"], capture_output=True, text=True).stdout.strip()
+        go = libraries.program("go")
+        root = subprocess.run([go, "env", "GOROOT"], capture_output=True, text=True).stdout.strip()
         found = shutil.which(str(Path(root, "bin", "gofmt")))
     return found
 
@@ -66,7 +65,7 @@ def run(language: str, command: tuple[str, ...]) -> bool:
     if path is None:
         print(f"{name} was not found", file=sys.stderr)
         return False
-    variables = os.environ | (GO_SETTINGS if language == "go" else {})
+    variables = libraries.variables(language) if language in libraries.LANGUAGES else dict(os.environ)
     variables |= dict(word.split("=") for word in settings)
     quiet = name in SILENT
     done = subprocess.run([path, *arguments], cwd=ROOT, env=variables, capture_output=quiet, text=quiet)

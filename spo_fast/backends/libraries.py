@@ -23,6 +23,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
+TOOLCHAINS = CHECKOUT / ".toolchains"  # an environment of its own for those that are Python packages
 INSTALLED = PACKAGE / "lib"  # what an installation built
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 BUILD_SECONDS = 900  # after which a build is given up
@@ -232,9 +233,8 @@ def _why_missing(name: str) -> str:
     note = INSTALLED / f"{name}_not_built.txt"
     if note.is_file():
         return note.read_text(encoding="utf-8").strip()
-    program = LANGUAGES[name].program
-    found = toolchain(name)
-    return f"not built; {program} is at {found}" if found else f"not built, and no {program} was found"
+    wanted, found = LANGUAGES[name].program, toolchain(name)
+    return f"not built; {wanted} is at {found}" if found else f"not built, and no {wanted} was found"
 
 
 def _check_level(library: Path) -> None:
@@ -255,17 +255,26 @@ def _check_level(library: Path) -> None:
 # ---------------------------------------------------------------- toolchains
 
 
-def toolchain(name: str) -> Path | None:
-    """Return the program that builds a language: on PATH, beside this Python, or where it usually lives."""
+def program(name: str) -> str | None:
+    """Return the path of a program: on PATH, beside this Python, or where toolchains usually live."""
     folders = [
         *os.environ.get("PATH", "").split(os.pathsep),
         str(Path(sys.executable).parent),
-        str(CHECKOUT / ".toolchains" / "bin"),
+        str(TOOLCHAINS / "bin"),
         os.path.expanduser("~/.cargo/bin"),
         "/usr/local/go/bin",
     ]
-    found = shutil.which(LANGUAGES[name].program, path=os.pathsep.join(folders))
-    return Path(found) if found else None
+    return shutil.which(name, path=os.pathsep.join(folders))
+
+
+def toolchain(name: str) -> str | None:
+    """Return the program that builds a language."""
+    return program(LANGUAGES[name].program)
+
+
+def variables(name: str) -> dict[str, str]:
+    """Return the environment in which a language is built."""
+    return os.environ | LANGUAGES[name].variables | {"CGO_CFLAGS": f"-O2 -I{include()}"}
 
 
 def build(name: str, target: Path | None = None) -> Path:
@@ -298,8 +307,8 @@ def build(name: str, target: Path | None = None) -> Path:
     if name not in LANGUAGES:
         raise ValueError(f"name must be one of {', '.join(LANGUAGES)}, got {name!r}")
     target = target or user_library(name)
-    program = toolchain(name)
-    if program is None:
+    tool = toolchain(name)
+    if tool is None:
         raise Unavailable(f"building the {name} backend needs {LANGUAGES[name].program}, which was not found")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -310,7 +319,7 @@ def build(name: str, target: Path | None = None) -> Path:
         ) from error
     with _locked(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         language, fresh = LANGUAGES[name], Path(scratch, file_name(name))
-        for command in language.commands(str(program), sources(name), fresh, Path(scratch)):
+        for command in language.commands(tool, sources(name), fresh, Path(scratch)):
             _run(name, command)
         description = Path(scratch, "description.json")
         told = {"level": level() if language.by_level else None, "sources": _digest(name)}
@@ -331,9 +340,9 @@ def is_current(name: str, library: Path) -> bool:
 
 def _run(name: str, command: list[str]) -> None:
     """Run one command of a build."""
-    variables = os.environ | LANGUAGES[name].variables | {"CGO_CFLAGS": f"-O2 -I{include()}"}
+    settings = variables(name)
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=BUILD_SECONDS)
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=BUILD_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"building the {name} backend failed: {error}") from error
     if done.returncode:
