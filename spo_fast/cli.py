@@ -403,7 +403,8 @@ def _overhead(options: argparse.Namespace) -> None:
     )
     print(overhead.to_json(rows) if options.json else overhead.table(rows), end="")
     if options.plot is not None:
-        overhead.plot(rows).figure.savefig(options.plot, dpi=120)
+        with files.replacing(options.plot) as path:
+            overhead.plot(rows).figure.savefig(path, dpi=120, format="png")
 
 
 def _ablate(options: argparse.Namespace) -> None:

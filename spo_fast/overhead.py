@@ -21,13 +21,15 @@ from typing import Any
 import numpy as np
 
 from spo_fast import Modulator, backends, bench, datasets, simulate
+from spo_fast.tableaux import TABLEAUX
 
 SIZES = (16, 64, 128, 256, 512, 1024)
-METHODS = ("euler", "rk4", "rk45")
+METHODS = tuple(TABLEAUX)
 BUDGET = 0.10  # what modulation may add to a step
 ERROR_STEPS = 1000
 TRIES = 6  # of k, each a tenth larger than the one before: noise must not drive it off
-STAGES = {"euler": 1, "rk4": 4, "rk45": 6}  # evaluations of the right-hand side in a step
+# Evaluations of the right-hand side in a step: the last one of an adaptive method is the next step's first.
+STAGES = {name: method.stages - bool(method.error) for name, method in TABLEAUX.items()}
 D_MODEL = 8  # of the default projections
 DT = bench.DT
 SAMPLE_SECONDS = 0.15  # long against what a call of ``simulate`` prepares for N = 1024

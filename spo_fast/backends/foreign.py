@@ -15,10 +15,11 @@ from typing import Any
 import cffi
 import numpy as np
 
-from spo_fast.backends import libraries, reference
+from spo_fast.backends import libraries, reference, registry
 from spo_fast.backends.libraries import Unavailable
 from spo_fast.backends.record import Record
 from spo_fast.backends.status import Status
+from spo_fast.tableaux import TABLEAUX
 from spo_fast.validation import (
     ModulationParameters,
     Network,
@@ -30,10 +31,10 @@ from spo_fast.validation import (
     refuse_moments,
 )
 
-NAMES = ("rust", "go", "julia", "mojo")
+NAMES = registry.FOREIGN
 NO_FORKS = frozenset({"go", "julia"})  # runtimes whose threads do not survive a fork
 ONE_THREAD = frozenset({"julia"})  # runtimes that answer to the thread that started them
-METHODS = {"euler": 0, "rk4": 1, "rk45": 2}  # enum spo_method
+METHODS = {name: number for number, name in enumerate(TABLEAUX)}  # enum spo_method
 
 
 # ---------------------------------------------------------------- header
@@ -43,6 +44,14 @@ def declarations(header: str) -> str:
     """Return a C header without preprocessor lines and C++ linkage: what cffi reads."""
     text = re.sub(r"^#ifdef __cplusplus.*?^#endif", "", header, flags=re.M | re.S)
     return re.sub(r"^#.*$", "", text, flags=re.M)
+
+
+def read_header() -> tuple[cffi.FFI, str]:
+    """Return an FFI that knows ``spo_fast.h``, and the text of that header."""
+    header = (libraries.include() / "spo_fast.h").read_text(encoding="utf-8")
+    ffi = cffi.FFI()
+    ffi.cdef(declarations(header))
+    return ffi, header
 
 
 def functions(header: str) -> dict[str, str]:
@@ -134,8 +143,6 @@ def portable(name: str = "cython") -> tuple[cffi.FFI, Any]:
     RuntimeError
         If it cannot be loaded.
     """
-    from spo_fast.backends import registry
-
     if name in NAMES:
         backend = registry.load(name)
         backend.check_process()
@@ -145,8 +152,7 @@ def portable(name: str = "cython") -> tuple[cffi.FFI, Any]:
     registry.load(name)
     from spo_fast import _core
 
-    ffi = cffi.FFI()
-    ffi.cdef(declarations((libraries.include() / "spo_fast.h").read_text(encoding="utf-8")))
+    ffi, _ = read_header()
     return ffi, ffi.dlopen(_core.__file__)
 
 
@@ -180,9 +186,7 @@ class Foreign:
 
     def __init__(self, name: str) -> None:
         self.NAME = name
-        header = (libraries.include() / "spo_fast.h").read_text(encoding="utf-8")
-        self.ffi = cffi.FFI()
-        self.ffi.cdef(declarations(header))
+        self.ffi, header = read_header()
         if name == "julia":
             from spo_fast.backends import julia
 
@@ -201,9 +205,7 @@ class Foreign:
         self.Integration = partial(Integration, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from spo_fast.backends.registry import load
-
-        return load, (self.NAME,)
+        return registry.load, (self.NAME,)
 
     def _lose(self) -> None:
         self.lost = (
@@ -373,6 +375,18 @@ class BoundModulation:
 # ---------------------------------------------------------------- integration
 
 
+def _of_state(field: str, meaning: str) -> Any:
+    """Return a property that is a number of the struct ``spo_state``."""
+
+    def read(integration: Integration) -> Any:
+        return getattr(integration._state, field)
+
+    def write(integration: Integration, value: float) -> None:
+        setattr(integration._state, field, value)
+
+    return property(read, write, doc=meaning)
+
+
 class Integration:
     """One trajectory being advanced; serves one thread at a time.
 
@@ -409,32 +423,9 @@ class Integration:
         )
         self._network: Any = None
 
-    @property
-    def t(self) -> float:
-        """Time reached."""
-        return self._state.t
-
-    @t.setter
-    def t(self, value: float) -> None:
-        self._state.t = value
-
-    @property
-    def dt(self) -> float:
-        """Step size tried next."""
-        return self._state.dt
-
-    @dt.setter
-    def dt(self, value: float) -> None:
-        self._state.dt = value
-
-    @property
-    def step(self) -> int:
-        """Steps taken."""
-        return self._state.step
-
-    @step.setter
-    def step(self, value: int) -> None:
-        self._state.step = value
+    t = _of_state("t", "Time reached.")
+    dt = _of_state("dt", "Step size tried next.")
+    step = _of_state("step", "Steps taken.")
 
     def set_network(self, network: Network) -> None:
         """Take a right-hand side, which is kept by reference.

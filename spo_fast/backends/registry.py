@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-NAMES = ("cython", "numba", "rust", "go", "julia", "mojo", "numpy")
+FOREIGN = ("rust", "go", "julia", "mojo")  # libraries behind one adapter, opened only when asked for by name
+NAMES = ("cython", "numba", *FOREIGN, "numpy")
 AUTOMATIC = ("cython", "numba", "numpy")  # fastest first; the last one needs NumPy alone
 
 _MODULES = {
@@ -22,8 +23,7 @@ _REMEDIES = {
     "numba": "install Numba: pip install numba",
     "numpy": "install NumPy: pip install numpy",
 }
-_FOREIGN = ("rust", "go", "julia", "mojo")  # libraries behind one adapter, opened only when asked for by name
-_REMEDIES |= {name: f"build it: spo-fast backends --build {name}" for name in _FOREIGN if name != "julia"}
+_REMEDIES |= {name: f"build it: spo-fast backends --build {name}" for name in FOREIGN if name != "julia"}
 _REMEDIES["julia"] = "install Julia 1.5 or newer, or set SPO_FAST_JULIA to its program"
 
 _BUILD_NOTE = Path(__file__).resolve().parent.parent / "_core_not_built.txt"  # left by a failed build
@@ -114,7 +114,7 @@ def _attempt(name: str) -> Any:
     """
     if name in _loaded:
         return _loaded[name]
-    if name in _failures and name not in _FOREIGN:
+    if name in _failures and name not in FOREIGN:
         return None
     with _lock:  # two threads must not start one runtime twice
         if name not in _loaded:
@@ -146,7 +146,7 @@ def _sentence(error: Exception) -> str:
 
 def _reason(name: str) -> str | None:
     """Return why a backend cannot be used, or None; only what needs the C core or NumPy is imported."""
-    if name in _FOREIGN:
+    if name in FOREIGN:
         return None if name in _loaded else _probe(name)
     if name in _failures:
         return _failures[name]
