@@ -259,7 +259,6 @@ cdef class ModulationPlan:
         Checked parameters; their arrays are kept.
     """
 
-    has_moments = True
     cdef readonly object parameters
     cdef spo_modulation modulation
     cdef Moments moments  # None until an N asks for them

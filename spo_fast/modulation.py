@@ -19,7 +19,6 @@ import numpy as np
 
 from spo_fast.backends import registry
 from spo_fast.validation import (
-    NO_MOMENTS,
     ModulationParameters,
     SparseCoupling,
     as_phases,
@@ -188,16 +187,7 @@ def modulate(
         plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend)
     if is_sparse(knm):
         return _modulate_sparse(plan, as_sparse_coupling(knm, symmetric=True), theta, out)
-    return plan(knm, theta, out, *_requested_path(plan, algorithm))
-
-
-def _requested_path(plan: Any, algorithm: str) -> tuple[str, ...]:
-    """Return the argument that tells a plan which path to take, for those that have a choice."""
-    if getattr(plan, "has_moments", False):
-        return (algorithm,) if algorithm in ("direct", "moments") else ()
-    if algorithm == "moments":
-        raise ValueError(NO_MOMENTS)
-    return ()
+    return plan(knm, theta, out, algorithm)
 
 
 def _modulate_sparse(plan: Any, coupling: SparseCoupling, theta: Any, out: Any) -> Any:
@@ -442,7 +432,7 @@ class Modulator:
         if algorithm == "sparse":
             self._bound: Any = _BoundSparse(self._plan, knm)
         else:
-            self._bound = self._plan.bind(knm, *_requested_path(self._plan, self._requested[0]))
+            self._bound = self._plan.bind(knm, self._requested[0])
         self.algorithm = getattr(self._bound, "algorithm", algorithm) if algorithm == "direct" else algorithm
 
     @property

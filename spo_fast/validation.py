@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-NO_MOMENTS = "algorithm 'moments' needs backend 'cython' or 'numba'"
 TWO_PI = 2.0 * np.pi
 SYMMETRY_TOLERANCE = 1e-12  # relative and absolute; also the bound on the diagonal
 
@@ -650,16 +649,16 @@ def _refuse_overflow(
         )
 
 
-def refuse_moments(modulation: ModulationParameters | None) -> None:
+def refuse_moments(algorithm: str) -> None:
     """Refuse what a backend without the path through order parameters cannot do.
 
     Raises
     ------
     ValueError
-        If the modulation is to go that way.
+        If `algorithm` asks for that path.
     """
-    if modulation is not None and modulation.algorithm == "moments":
-        raise ValueError(NO_MOMENTS)
+    if algorithm == "moments":
+        raise ValueError("algorithm 'moments' needs backend 'cython' or 'numba'")
 
 
 def network(

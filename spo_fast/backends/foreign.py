@@ -311,8 +311,11 @@ class ModulationPlan:
     def __reduce__(self) -> tuple[Any, ...]:
         return ModulationPlan, (self._backend, self.parameters)
 
-    def __call__(self, knm: Any, theta: Any, out: np.ndarray | None = None) -> np.ndarray:
+    def __call__(
+        self, knm: Any, theta: Any, out: np.ndarray | None = None, algorithm: str = "auto"
+    ) -> np.ndarray:
         """K' of shape (N, N) for a coupling and phases; see `spo_fast.modulate`. O(N^2 (d + H exp))."""
+        refuse_moments(algorithm)
         coupling = as_coupling(knm)
         n = coupling.shape[0]
         phases = as_phases(theta, n)
@@ -326,8 +329,9 @@ class ModulationPlan:
             backend.refuse(status, coupling, phases)
         return result
 
-    def bind(self, knm: Any) -> BoundModulation:
+    def bind(self, knm: Any, algorithm: str = "auto") -> BoundModulation:
         """Return this modulation with a checked copy of K."""
+        refuse_moments(algorithm)
         return BoundModulation(self._backend, self.parameters, knm)
 
     def modulate_sparse(self, coupling: SparseCoupling, theta: np.ndarray) -> np.ndarray:
@@ -443,10 +447,10 @@ class Integration:
         """
         backend, null = self._backend, self._backend.ffi.NULL
         knm = backend.dense(network.knm)
-        refuse_moments(network.modulation)
         pointers = [backend.doubles(array) for array in (network.omega, knm, network.alpha)]
         struct, self._modulated, kept = null, None, None
         if network.modulation is not None:
+            refuse_moments(network.modulation.algorithm)
             struct, kept = backend.modulation(network.modulation)
             self._modulated = np.empty((self._n, self._n))
         self._state.modulated = backend.doubles(self._modulated)

@@ -94,8 +94,6 @@ class ModulationPlan:
         Checked parameters.
     """
 
-    has_moments = True
-
     def __init__(self, parameters: ModulationParameters) -> None:
         self.parameters = parameters
         self._arguments = _weights(parameters)

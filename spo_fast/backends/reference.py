@@ -168,8 +168,11 @@ class ModulationPlan:
     def __init__(self, parameters: ModulationParameters) -> None:
         self.parameters = parameters
 
-    def __call__(self, knm: object, theta: object, out: np.ndarray | None = None) -> np.ndarray:
+    def __call__(
+        self, knm: object, theta: object, out: np.ndarray | None = None, algorithm: str = "auto"
+    ) -> np.ndarray:
         """Return the modulated coupling. O(H N^2 d_h + N^2 d)."""
+        refuse_moments(algorithm)
         coupling = as_coupling(knm)
         n = coupling.shape[0]
         phases = as_phases(theta, n)
@@ -191,8 +194,9 @@ class ModulationPlan:
         explain_nonfinite(theta=theta)
         return sparse_unit_outputs(theta, Edges(coupling, self.parameters.block_size), self.parameters)
 
-    def bind(self, knm: object) -> BoundModulation:
+    def bind(self, knm: object, algorithm: str = "auto") -> BoundModulation:
         """Return the modulation of a copy of `knm`."""
+        refuse_moments(algorithm)
         return BoundModulation(self.parameters, knm)
 
 
@@ -382,8 +386,9 @@ class Integration:
 
     def set_network(self, network: Network) -> None:
         """Take a right-hand side; a coupling to be modulated must be symmetric with a zero diagonal."""
-        refuse_moments(network.modulation)
         self._modulated = network.modulation is not None
+        if network.modulation is not None:
+            refuse_moments(network.modulation.algorithm)
         self._drift = Drift(network)
         self._stale = True
         self._slope: np.ndarray | None = None
