@@ -3,9 +3,8 @@
  * pair once. With s = sin theta, c = cos theta (see drift.h):
  *
  *   pairs    P_i += K'_ij s_j, Q_i += K'_ij c_j, and the same from j to i       d + 5 multiply-adds a pair
- *   sines    without a lag: t = K'_ij (s_j c_i - c_j s_i), f_i += t, f_j -= t   d + 4, and two additions, for
- *                                                                               which processors have units
- * apart lagged   a lag a pair: K cos alpha and K sin alpha, not symmetric           d + 6 an entry
+ *   sines    without a lag: t = K'_ij (s_j c_i - c_j s_i), f_i += t, f_j -= t   d + 4, and two additions
+ *   lagged   a lag a pair: K cos alpha and K sin alpha, not symmetric           d + 6 an entry
  *
  * d less where K' was kept, or for K itself.
  *
@@ -247,11 +246,4 @@ static int mirrored(int64_t n, const double *knm) {
         for (int64_t j = 0; j < i; ++j)
             if (knm[i * n + j] != knm[j * n + i]) return 0;
     return 1;
-}
-
-/* u = sqrt(lambda / 2) unit outputs, in place. */
-static void scale_units(int64_t n, const spo_modulation *modulation, double *unit) {
-    const double root = sqrt(0.5 * modulation->lambda);
-    for (int64_t e = 0; e < modulation->d_model * spo_padded(n); e += SPO_LANES)
-        v_store(unit + e, root * v_load(unit + e));
 }

@@ -15,6 +15,10 @@
 /* Keeps ||O|| > 0 in the unit output O / (||O|| + NORM_FLOOR): part of the definition of the modulation. */
 #define NORM_FLOOR 1e-12
 
+/* Out of line: GCC 12 fails (gimple_expand_vec_cond_expr) on the sum of all of them, and a frame each is read
+ * better. */
+#define SPO_APART __attribute__((noinline))
+
 typedef struct {
     int64_t n, stride;       /* oscillators; doubles from one row of q, k, v to the next */
     const double *q, *k, *v; /* (width, stride) of one head */
@@ -197,34 +201,66 @@ static vd unit_outputs(int64_t d_model, int64_t padded, const double *y, const d
     return length;
 }
 
+/* Features, queries, keys and values by oscillator, and room for the outputs of a block. */
+typedef struct {
+    int64_t n, padded, d_model, width;
+    double reach; /* of a band, as a double; n: none */
+    const double *knm;
+    double *x, *q, *k, *v, *longest, *y, *room;
+    int projected;
+} attention;
+
+/* Four lines from x on, the rest from `rest` on. */
+static attention attention_in(int64_t n, const double *knm, const spo_modulation *m, double reach, double *x,
+                              double *rest) {
+    const int64_t line = m->d_model * spo_padded(n);
+    attention a = {.n = n, .padded = spo_padded(n), .d_model = m->d_model, .width = m->d_model / m->n_heads};
+    a.reach = reach, a.knm = knm;
+    a.x = x, a.q = x + line, a.k = a.q + line, a.v = a.k + line;
+    a.longest = rest, a.y = rest + spo_padded(m->n_heads), a.room = a.y + m->d_model * SPO_PAD;
+    return a;
+}
+
+/* Everything of all heads, once. Phases that are not finite: returns 1. */
+static SPO_APART int project_all(const spo_modulation *m, const double *theta, attention *a) {
+    if (a->projected) return 0;
+    if (harmonics(a->n, a->padded, a->d_model, theta, a->x)) return 1;
+    for (int64_t h = 0; h < m->n_heads; ++h) {
+        const int64_t weights = h * a->d_model * a->width, rows = h * a->width * a->padded;
+        const double scale = LOG2_E / (sqrt((double)a->width) * m->temperature[h]);
+        a->longest[h] = project(a->padded, a->d_model, a->width, a->x, m->w_q + weights, m->w_k + weights,
+                                m->w_v + weights, scale, a->q + rows, a->k + rows, a->v + rows);
+    }
+    a->projected = 1;
+    return 0;
+}
+
+INLINE attention_head head_of(const attention *a, int64_t h) {
+    const int64_t rows = h * a->width * a->padded;
+    return (attention_head){a->n,        a->padded,     a->q + rows, a->k + rows,
+                            a->v + rows, a->longest[h], a->knm,      a->reach};
+}
+
+/* The unit outputs of one vector of queries, pair by pair. */
+static void direct_units(const spo_modulation *m, int masked, int64_t i0, const attention *a, double *unit) {
+    for (int64_t h = 0; h < m->n_heads; ++h) {
+        const attention_head head = head_of(a, h);
+        attend_block(&head, a->width, masked, i0, (vd *)a->room, a->y + h * a->width * SPO_LANES);
+    }
+    unit_outputs(a->d_model, a->padded, a->y, m->w_o, unit + i0);
+}
+
 /* Unit outputs (d_model, padded) of all oscillators, somewhere in scratch. knm has a symmetric pattern (or is
  * the transpose). */
 static int32_t units(int64_t n, const double *knm, int32_t traits, const double *theta,
                      const spo_modulation *modulation, double *scratch, double **unit) {
-    const int64_t padded = spo_padded(n), d_model = modulation->d_model,
-                  width = d_model / modulation->n_heads;
-    double *x = spo_aligned(scratch), *q = x + d_model * padded, *k = q + d_model * padded,
-           *v = k + d_model * padded;
-    double *longest = v + d_model * padded, *y = longest + spo_padded(modulation->n_heads),
-           *room = y + d_model * SPO_PAD;
-    if (harmonics(n, padded, d_model, theta, x)) return SPO_NONFINITE_PHASE;
-    for (int64_t h = 0; h < modulation->n_heads; ++h) {
-        const int64_t weights = h * d_model * width, rows = h * width * padded;
-        const double scale = LOG2_E / (sqrt((double)width) * modulation->temperature[h]);
-        longest[h] = project(padded, d_model, width, x, modulation->w_q + weights, modulation->w_k + weights,
-                             modulation->w_v + weights, scale, q + rows, k + rows, v + rows);
-    }
     const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
     const int masked = reach < n - 1 || !(traits & SPO_ALL_EDGES);
-    for (int64_t i0 = 0; i0 < n; i0 += SPO_LANES) {
-        for (int64_t h = 0; h < modulation->n_heads; ++h) {
-            const int64_t rows = h * width * padded;
-            const attention_head head = {n,        padded,     q + rows, k + rows,
-                                         v + rows, longest[h], knm,      (double)reach};
-            attend_block(&head, width, masked, i0, (vd *)room, y + h * width * SPO_LANES);
-        }
-        unit_outputs(d_model, padded, y, modulation->w_o, x + i0); /* the harmonics have served */
-    }
+    double *x = spo_aligned(scratch), *rest = x + 4 * modulation->d_model * spo_padded(n);
+    attention a = attention_in(n, knm, modulation, (double)reach, x, rest);
+    if (project_all(modulation, theta, &a)) return SPO_NONFINITE_PHASE;
+    /* Over the harmonics, which have served. */
+    for (int64_t i0 = 0; i0 < n; i0 += SPO_LANES) direct_units(modulation, masked, i0, &a, x);
     *unit = x;
     return SPO_OK;
 }

@@ -27,10 +27,6 @@
  * memory anyway (40 of 910 us); at N = 8192 18 of 630 million, where K' is 0.5 GB. */
 #include "../daido.h"
 
-/* Out of line: GCC 12 fails (gimple_expand_vec_cond_expr) on the sum of all of them, and a frame each is read
- * better. */
-#define SPO_APART __attribute__((noinline))
-
 #define CROWD SPO_CROWD
 #define ABREAST SPO_ABREAST
 /* Fields that go together: with the vectors abreast, twelve sums in flight; twice that for the outputs where
@@ -354,32 +350,6 @@ INLINE vd trigonometric(int64_t degree, const double *series, const double *phi)
     return even + odd;
 }
 
-/* What the direct rows and the missing edges need: features, queries, keys and values by oscillator. */
-typedef struct {
-    int64_t n, padded, d_model, width;
-    const double *knm;
-    double *x, *q, *k, *v, *longest, *y, *room;
-    int projected;
-} attention;
-
-static SPO_APART void project_all(const spo_modulation *m, const double *theta, attention *a) {
-    if (a->projected) return;
-    harmonics(a->n, a->padded, a->d_model, theta, a->x);
-    for (int64_t h = 0; h < m->n_heads; ++h) {
-        const int64_t weights = h * a->d_model * a->width, rows = h * a->width * a->padded;
-        const double scale = LOG2_E / (sqrt((double)a->width) * m->temperature[h]);
-        a->longest[h] = project(a->padded, a->d_model, a->width, a->x, m->w_q + weights, m->w_k + weights,
-                                m->w_v + weights, scale, a->q + rows, a->k + rows, a->v + rows);
-    }
-    a->projected = 1;
-}
-
-static attention_head head_of(const attention *a, int64_t h) {
-    const int64_t rows = h * a->width * a->padded;
-    return (attention_head){a->n,        a->padded,     a->q + rows, a->k + rows,
-                            a->v + rows, a->longest[h], a->knm,      (double)a->n};
-}
-
 /* Takes the exponentials of the missing edges of block i0 from total and o. */
 static void subtract_absent(const attention *a, const uint64_t *absent, int64_t h, int64_t i0, vd shift,
                             vd *total, vd *o) {
@@ -409,15 +379,6 @@ static int64_t absent_keys(int64_t n, const uint64_t *absent, int64_t i0) {
     for (int64_t word = 0; word < words; ++word)
         count += __builtin_popcountll(absent[i0 / SPO_PAD * words + word]);
     return count;
-}
-
-/* The unit outputs of one vector of queries by the direct path. */
-static void direct_units(const spo_modulation *m, int masked, int64_t i0, const attention *a, double *unit) {
-    for (int64_t h = 0; h < m->n_heads; ++h) {
-        const attention_head head = head_of(a, h);
-        attend_block(&head, a->width, masked, i0, (vd *)a->room, a->y + h * a->width * SPO_LANES);
-    }
-    unit_outputs(a->d_model, a->padded, a->y, m->w_o, unit + i0);
 }
 
 /* Unit outputs of vector v of a pass from the sums in w->values. Returns 0 where they cannot be trusted. */
@@ -464,14 +425,9 @@ static SPO_APART int finish(const spo_moments *plan, const spo_modulation *m, co
 static int32_t units_moments(int64_t n, const double *knm, const double *theta, const spo_modulation *m,
                              const spo_moments *plan, const uint64_t *absent, int64_t *redone,
                              double *scratch, double **unit) {
-    const int64_t padded = spo_padded(n), d_model = m->d_model, width = d_model / m->n_heads;
-    const int64_t lines = d_model * padded, count = plan->harmonics;
-    double *x = spo_aligned(scratch), *u = x + 4 * lines, *rest = u + lines;
-    attention a = {n,    padded, d_model, width, knm, x, x + lines, x + 2 * lines, x + 3 * lines,
-                   NULL, NULL,   NULL,    0};
-    a.longest = rest;
-    a.y = a.longest + spo_padded(m->n_heads);
-    a.room = a.y + d_model * SPO_PAD;
+    const int64_t width = m->d_model / m->n_heads, line = m->d_model * spo_padded(n), count = plan->harmonics;
+    double *x = spo_aligned(scratch), *u = x + 4 * line;
+    attention a = attention_in(n, knm, m, (double)n, x, u + line);
     const moments_room w = moments_layout(n, plan, a.room + 2 * width * SPO_PAD);
     if (order_moments(n, plan, theta, &w)) return SPO_NONFINITE_PHASE;
     for (int64_t h = 0; h < m->n_heads; ++h) {

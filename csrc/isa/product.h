@@ -189,12 +189,19 @@ static void product_band(int exact, int64_t d_model, int64_t n, int64_t padded, 
         }
 }
 
+/* u = sqrt(lambda / 2) unit outputs, in place. */
+static void scale_units(int64_t n, const spo_modulation *modulation, double *unit) {
+    const double root = sqrt(0.5 * modulation->lambda);
+    for (int64_t e = 0; e < modulation->d_model * spo_padded(n); e += SPO_LANES)
+        v_store(unit + e, root * v_load(unit + e));
+}
+
 /* The whole matrix; exact tells that K equals its transpose. Spoils unit. */
 static void scale(int64_t n, const double *knm, int exact, const spo_modulation *modulation, double *unit,
                   double *out) {
     const int64_t padded = spo_padded(n), d_model = modulation->d_model, reach = modulation->block_size;
-    const double root = sqrt(0.5 * modulation->lambda), base = 1.0 + 0.5 * modulation->lambda;
-    for (int64_t e = 0; e < d_model * padded; e += SPO_LANES) v_store(unit + e, root * v_load(unit + e));
+    const double base = 1.0 + 0.5 * modulation->lambda;
+    scale_units(n, modulation, unit);
     const product p = {n, padded, d_model, knm, unit, base, out};
     if (reach >= 0 && reach < n - 1)
         product_band(exact, d_model, n, padded, reach, knm, unit, base, out);
