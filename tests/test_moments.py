@@ -7,14 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import modulation as oracle
-from samples import golden_files, load_golden, parity_budget, phases, same_bits, symmetric
+from samples import golden_files, parity_budget, phases, same_bits, symmetric
+from two_paths import (
+    BUDGET,
+    HARD_STATES,
+    WEIGHTS,
+    TwoPaths,
+    attempt,
+    edges_missing,
+    full,
+    growth_of_roundings,
+    nearly_even,
+    own_term_alone,
+)
 
 import spo_fast
 
 core = pytest.importorskip("spo_fast._core", reason="the C core is not built")
 
-WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
-BUDGET = 1e-13  # of the largest entry of K'
+paths = TwoPaths("cython")
+modulators, worst, redone = paths.modulators, paths.worst, paths.redone
 
 
 @pytest.fixture(params=core.instruction_sets())
@@ -25,59 +37,12 @@ def instruction_set(request):
     core.select_instruction_set(before)
 
 
-def modulators(knm, **keywords):
-    """The same modulation through order parameters and pair by pair."""
-    return tuple(
-        spo_fast.Modulator(knm, algorithm=algorithm, backend="cython", **keywords)
-        for algorithm in ("moments", "direct")
-    )
-
-
-def attempt(call):
-    """The result of a call, or the reason why it refused."""
-    try:
-        return call(), ""
-    except ValueError as error:
-        return None, str(error)
-
-
-def full(n):
-    return np.ones((n, n)) - np.eye(n)
-
-
-def worst(knm, theta, **keywords):
-    """Largest difference between the two paths, relative to the largest entry."""
-    moments, direct = modulators(knm, **keywords)
-    a, b = moments(theta), direct(theta)
-    assert np.isfinite(a).all()
-    assert np.array_equal(a, a.T) and not a.diagonal().any()
-    return float(np.max(np.abs(a - b), initial=0.0) / max(np.max(np.abs(b), initial=0.0), 1e-300))
-
-
-def redone(knm, theta, **keywords):
-    return modulators(knm, **keywords)[0]._bound.rows_redone(np.asarray(theta, dtype=float))
-
-
 # ---------------------------------------------------------------- stored values
 
 
 @pytest.mark.parametrize("path", golden_files("modulate"), ids=lambda path: path.stem)
 def test_golden(path):
-    arrays, meta = load_golden(path)
-    keywords = {name: meta[name] for name in ("n_heads", "block_size", "temperature", "lambda_")}
-    weights = [arrays[name] for name in WEIGHTS]
-    given = (arrays["knm"], arrays["theta"], *weights)
-    keywords |= {"algorithm": "moments", "backend": "cython"}
-    result, refusal = attempt(lambda: spo_fast.modulate(*given, **keywords))
-    if refusal:
-        banded = meta["block_size"] is not None and meta["block_size"] < len(arrays["theta"]) - 1
-        assert ("block_size" if banded else "logits' range is too large") in refusal
-        assert banded or meta["temperature"] < (1.0 if meta["d_model"] > 8 else 0.5)
-        return
-    error = np.max(np.abs(result - arrays["expected"]), initial=0.0)
-    assert error <= parity_budget(arrays["expected"], arrays["theta"], meta["d_model"])
-    if meta["lambda_"] > 0:
-        assert np.array_equal(result, result.T) and not result.diagonal().any()
+    paths.check_golden(path)
 
 
 # ---------------------------------------------------------------- sizes, sets, shapes
@@ -165,17 +130,6 @@ def test_nearly_symmetric_coupling(rng, instruction_set):
 # ---------------------------------------------------------------- states and couplings that are hard
 
 
-HARD_STATES = {
-    "all equal": lambda n: np.full(n, 1.2345),
-    "two clusters at pi": lambda n: np.pi * (np.arange(n) % 2) + 0.3,
-    "cluster": lambda n: 2.0 + 0.05 * np.sin(np.arange(n)),
-    "one far away": lambda n: np.where(np.arange(n) == 7, 4.0, 0.9),
-    "far phases": lambda n: 1e5 + 0.1 * np.arange(n),
-    "beyond the reduction": lambda n: 1e6 + 0.1 * np.arange(n),
-    "spread": lambda n: 2.399963 * np.arange(n),
-}
-
-
 @pytest.mark.parametrize("state", HARD_STATES)
 @pytest.mark.parametrize("temperature", [0.25, 1.0, 10.0])
 @pytest.mark.parametrize("seed", range(4))
@@ -189,44 +143,21 @@ def test_hard_states(state, temperature, seed):
 @pytest.mark.parametrize("noise", [0.0, 1e-9, 1e-3])
 def test_nearly_evenly_spaced_phases(rng, temperature, noise):
     """||O|| is small there, and whatever the path, roundings of the values grow by ||v|| / ||O||."""
-    n = 96
-    theta = 2 * np.pi * np.arange(n) / n + noise * rng.standard_normal(n)
-    weights = spo_fast.default_projections()
-    x = np.stack([f(m * theta) for m in range(1, 5) for f in (np.cos, np.sin)], axis=1)
-    values = np.concatenate([x @ w for w in weights[2]], axis=1)
-    knm = full(n)
-    logits = [x @ q @ k.T @ x.T / (np.sqrt(2) * temperature) for q, k in zip(*weights[:2], strict=True)]
-    shares = [np.exp(s) * knm / (np.exp(s) * knm).sum(1, keepdims=True) for s in logits]
-    o = (
-        np.concatenate([a @ v for a, v in zip(shares, np.split(values, 4, axis=1), strict=True)], 1)
-        @ weights[3]
-    )
-    growth = np.abs(values).max() * np.abs(weights[3]).max() / np.linalg.norm(o, axis=1).min()
-    assert worst(knm, theta, temperature=temperature) <= max(BUDGET, 1e-15 * growth)
+    theta = nearly_even(rng, 96, noise)
+    growth = growth_of_roundings(theta, temperature)
+    assert worst(full(96), theta, temperature=temperature) <= max(BUDGET, 1e-15 * growth)
 
 
 def test_rows_that_consist_of_their_own_term_are_redone():
-    """One oscillator, far from a crowd that its query hardly sees: nearly all of its sum is its own term."""
-    w_q = np.zeros((1, 2, 2))
-    w_q[0, 0, 0] = w_q[0, 1, 1] = 1.0
-    weights = dict(zip(WEIGHTS, (w_q, 14.0 * w_q, w_q, np.eye(2)), strict=True))
-    theta = np.where(np.arange(64) == 5, np.pi, 1e-3 * np.arange(64))
-    keywords = weights | {"n_heads": 1}
-    assert worst(full(64), theta, **keywords) <= BUDGET
-    assert 0 < redone(full(64), theta, **keywords) <= 8
+    n = 64
+    theta, keywords = own_term_alone(n)
+    assert worst(full(n), theta, **keywords) <= BUDGET
+    assert 0 < redone(full(n), theta, **keywords) <= 8
 
 
 def test_heads_with_large_weights_are_refused_or_right(rng):
-    knm, theta = symmetric(rng, 70), phases(rng, 70)
-    weights = spo_fast.default_projections()
-    for factor in (1.0, 2.0, 5.0, 20.0, 1e3, 1e100, 1e200):
-        keywords = dict(zip(WEIGHTS, (factor * weights[0], *weights[1:]), strict=True))
-        error, refusal = attempt(lambda given=keywords: worst(knm, theta, **given))
-        assert "logits' range is too large" in refusal if refusal else error <= BUDGET
-        assert factor > 2.0 if refusal else factor < 20.0
-        automatic = spo_fast.Modulator(knm, backend="cython", **keywords)
-        direct = spo_fast.Modulator(knm, algorithm="direct", backend="cython", **keywords)
-        np.testing.assert_allclose(automatic(theta), direct(theta), rtol=0, atol=BUDGET * 1.5)
+    factors = (1.0, 2.0, 5.0, 20.0, 1e3, 1e100, 1e200)
+    paths.check_large_weights(symmetric(rng, 70), phases(rng, 70), factors)
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-20, 1e20, 1e200])
@@ -235,15 +166,6 @@ def test_values_of_any_size(rng, size):
     w_q, w_k, w_v, w_o = spo_fast.default_projections()
     keywords = dict(zip(WEIGHTS, (w_q, w_k, size * w_v, w_o / size), strict=True))
     assert worst(knm, theta, **keywords) <= BUDGET
-
-
-def edges_missing(rng, n, missing):
-    """A full coupling without `missing` random pairs."""
-    knm = symmetric(rng, n, low=0.5)
-    rows, columns = np.triu_indices(n, 1)
-    chosen = rng.permutation(len(rows))[:missing]
-    knm[rows[chosen], columns[chosen]] = knm[columns[chosen], rows[chosen]] = 0.0
-    return knm
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0003, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0])
@@ -257,17 +179,8 @@ def test_missing_edges_from_none_to_all(rng, n, share, instruction_set):
 
 
 def test_rows_with_one_neighbour_or_none(rng):
-    n = 70
-    knm, theta = symmetric(rng, n), phases(rng, n)
-    for lonely, friend in ((3, 9), (40, 41), (69, 0)):
-        value = knm[lonely, friend]
-        knm[lonely, :] = knm[:, lonely] = 0.0
-        knm[lonely, friend] = knm[friend, lonely] = value
-    knm[12, :] = knm[:, 12] = 0.0
-    assert worst(knm, theta) <= BUDGET
-    factors = modulators(knm)[0].factors(theta)
-    assert not factors[12].any()
-    np.testing.assert_allclose(np.linalg.norm(np.delete(factors, 12, 0), axis=1), 1.0, rtol=0, atol=1e-10)
+    pairs = ((3, 9), (40, 41), (69, 0))
+    paths.check_lonely_rows(symmetric(rng, 70), phases(rng, 70), pairs)
 
 
 def test_edges_on_one_side_only_go_pair_by_pair(rng):
@@ -316,23 +229,7 @@ def test_series_equal_the_exponentials_at_any_two_phases(rng):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_large_crowds_lose_no_digits(seed):
-    """Equal phases round alike in every addition."""
-    n = 3000
-    theta = np.where(np.arange(n) < 2000, 0.777, 3.1)
-    knm = full(n)
-    factors = modulators(knm, projection_seed=seed)[0].factors(theta)
-    weights = spo_fast.default_projections(seed=seed)
-    pair = np.array([0.777, 3.1])
-    x = np.stack([f(m * pair) for m in range(1, 5) for f in (np.cos, np.sin)], axis=1)
-    outputs = []
-    for q, k, v in zip(*weights[:3], strict=True):
-        s = x @ q @ k.T @ x.T / np.sqrt(2)
-        share = np.exp(s) * (np.array([2000.0, 1000.0]) - np.eye(2))
-        outputs.append(share @ (x @ v) / share.sum(1, keepdims=True))
-    o = np.concatenate(outputs, axis=1) @ weights[3]
-    expected = o / (np.linalg.norm(o, axis=1, keepdims=True) + 1e-12)
-    for row, want in ((0, expected[0]), (2999, expected[1])):
-        np.testing.assert_allclose(factors[row], want, rtol=0, atol=2e-14)
+    paths.check_large_crowds(seed)
 
 
 @pytest.mark.parametrize("order", [1, 7, 8, 9, 31, 63, 64, 100])

@@ -8,12 +8,22 @@ from __future__ import annotations
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
 from oracles import modulation as oracle
 from samples import golden_files, load_golden, parity_budget, phases, same_bits, symmetric
+from two_paths import (
+    BUDGET,
+    HARD_STATES,
+    WEIGHTS,
+    TwoPaths,
+    edges_missing,
+    full,
+    growth_of_roundings,
+    nearly_even,
+    own_term_alone,
+)
 
 import spo_fast
 from spo_fast import kernels
@@ -25,23 +35,12 @@ from spo_fast.kernels import modulation as attention
 from .test_modulation import run_python
 
 UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
-BUDGET = 1e-13  # of the largest entry of K'
 LARGEST = 24 if UNCOMPILED else 10**9
 
+paths_of_numba = TwoPaths("numba")
+modulators, worst, redone = paths_of_numba.modulators, paths_of_numba.worst, paths_of_numba.redone
+
 compiled_only = pytest.mark.skipif(UNCOMPILED, reason="large for uncompiled code")
-
-
-def modulators(knm, **keywords):
-    """The same modulation through order parameters and pair by pair."""
-    return tuple(
-        spo_fast.Modulator(knm, algorithm=algorithm, backend="numba", **keywords)
-        for algorithm in ("moments", "direct")
-    )
-
-
-def full(n):
-    return np.ones((n, n)) - np.eye(n)
 
 
 def some(n):
@@ -49,59 +48,14 @@ def some(n):
     return min(n, LARGEST)
 
 
-def worst(knm, theta, **keywords):
-    """Largest difference between the two paths, relative to the largest entry."""
-    through, pairwise = modulators(knm, **keywords)
-    a, b = through(theta), pairwise(theta)
-    assert np.isfinite(a).all()
-    assert same_bits(a, a.T) and not a.diagonal().any()
-    return float(np.max(np.abs(a - b), initial=0.0) / max(np.max(np.abs(b), initial=0.0), 1e-300))
-
-
-def redone(knm, theta, **keywords):
-    return modulators(knm, **keywords)[0]._bound.rows_redone(np.asarray(theta, dtype=float))
-
-
-def attempt(call):
-    """The result, and the message of the ValueError that came instead of one."""
-    try:
-        return call(), ""
-    except ValueError as refusal:
-        return None, str(refusal)
-
-
-def edges_missing(rng, n, missing):
-    """A full coupling without `missing` random pairs."""
-    knm = symmetric(rng, n, low=0.5)
-    rows, columns = np.triu_indices(n, 1)
-    chosen = rng.permutation(len(rows))[:missing]
-    knm[rows[chosen], columns[chosen]] = knm[columns[chosen], rows[chosen]] = 0.0
-    return knm
-
-
 # ---------------------------------------------------------------- parity
 
 
 @pytest.mark.parametrize("path", golden_files("modulate"), ids=lambda path: path.stem)
 def test_golden(path):
-    arrays, meta = load_golden(path)
-    if arrays["theta"].size > LARGEST:
+    if load_golden(path)[0]["theta"].size > LARGEST:
         pytest.skip("large for uncompiled code")
-    keywords = {name: meta[name] for name in ("n_heads", "block_size", "temperature", "lambda_")}
-    weights = [arrays[name] for name in WEIGHTS]
-    call = partial(spo_fast.modulate, arrays["knm"], arrays["theta"], *weights, **keywords, backend="numba")
-    result, refusal = attempt(partial(call, algorithm="moments"))
-    if refusal:
-        banded = meta["block_size"] is not None and meta["block_size"] < len(arrays["theta"]) - 1
-        assert ("block_size" if banded else "logits' range is too large") in refusal
-        assert banded or meta["temperature"] < (1.0 if meta["d_model"] > 8 else 0.5)
-        return
-    error = np.max(np.abs(result - arrays["expected"]), initial=0.0)
-    assert error <= parity_budget(arrays["expected"], arrays["theta"], meta["d_model"])
-    if meta["lambda_"] > 0:
-        assert same_bits(result, result.T) and not result.diagonal().any()
-    else:
-        assert same_bits(result, arrays["knm"])
+    paths_of_numba.check_golden(path)
 
 
 SIZES = (1, 2, 16, 19) if UNCOMPILED else (*range(1, 41), 127, 128, 129, 144, 300, 700)
@@ -191,17 +145,6 @@ def test_factors_rebuild_the_result(rng):
 # ---------------------------------------------------------------- states and couplings that are hard
 
 
-HARD_STATES = {
-    "all equal": lambda n: np.full(n, 1.2345),
-    "two clusters at pi": lambda n: np.pi * (np.arange(n) % 2) + 0.3,
-    "cluster": lambda n: 2.0 + 0.05 * np.sin(np.arange(n)),
-    "one far away": lambda n: np.where(np.arange(n) == 7, 4.0, 0.9),
-    "far phases": lambda n: 1e5 + 0.1 * np.arange(n),
-    "beyond the reduction": lambda n: 1e6 + 0.1 * np.arange(n),
-    "spread": lambda n: 2.399963 * np.arange(n),
-}
-
-
 @pytest.mark.parametrize("state", HARD_STATES)
 @pytest.mark.parametrize("temperature", [1.0] if UNCOMPILED else [0.25, 1.0, 10.0])
 @pytest.mark.parametrize("seed", range(1 if UNCOMPILED else 4))
@@ -217,46 +160,22 @@ def test_hard_states(state, temperature, seed):
 @pytest.mark.parametrize("noise", [0.0, 1e-9, 1e-3])
 def test_nearly_evenly_spaced_phases(rng, temperature, noise):
     """||O|| is small there, and whatever the path, roundings of the values grow by ||v|| / ||O||."""
-    n = 96
-    theta = 2 * np.pi * np.arange(n) / n + noise * rng.standard_normal(n)
-    weights = spo_fast.default_projections()
-    x = np.stack([f(m * theta) for m in range(1, 5) for f in (np.cos, np.sin)], axis=1)
-    values = np.concatenate([x @ w for w in weights[2]], axis=1)
-    logits = [x @ q @ k.T @ x.T / (np.sqrt(2) * temperature) for q, k in zip(*weights[:2], strict=True)]
-    shares = [np.exp(s) * full(n) / (np.exp(s) * full(n)).sum(1, keepdims=True) for s in logits]
-    means = np.concatenate([a @ v for a, v in zip(shares, np.split(values, 4, axis=1), strict=True)], 1)
-    shortest = np.linalg.norm(means @ weights[3], axis=1).min()
-    growth = np.abs(values).max() * np.abs(weights[3]).max() / shortest
-    assert worst(full(n), theta, temperature=temperature) <= max(BUDGET, 1e-15 * growth)
+    theta = nearly_even(rng, 96, noise)
+    growth = growth_of_roundings(theta, temperature)
+    assert worst(full(96), theta, temperature=temperature) <= max(BUDGET, 1e-15 * growth)
 
 
 def test_rows_that_consist_of_their_own_term_are_redone():
-    """One oscillator, far from a crowd that its query hardly sees: nearly all of its sum is its own term."""
     n = some(64)
-    w_q = np.zeros((1, 2, 2))
-    w_q[0, 0, 0] = w_q[0, 1, 1] = 1.0
-    weights = dict(zip(WEIGHTS, (w_q, 14.0 * w_q, w_q, np.eye(2)), strict=True))
-    theta = np.where(np.arange(n) == 5, np.pi, 1e-3 * np.arange(n))
-    keywords = weights | {"n_heads": 1}
+    theta, keywords = own_term_alone(n)
     assert worst(full(n), theta, **keywords) <= BUDGET
     assert 0 < redone(full(n), theta, **keywords) <= 16
 
 
 def test_heads_with_large_weights_are_refused_or_right(rng):
     n = some(70)
-    knm, theta = symmetric(rng, n), phases(rng, n)
-    weights = spo_fast.default_projections()
-    for factor in (2.0, 1e3) if UNCOMPILED else (1.0, 2.0, 5.0, 20.0, 1e3, 1e100, 1e200):
-        keywords = dict(zip(WEIGHTS, (factor * weights[0], *weights[1:]), strict=True))
-        error, refusal = attempt(partial(worst, knm, theta, **keywords))
-        if refusal:
-            assert "logits' range is too large" in refusal
-            assert factor > 2.0
-        else:
-            assert error <= BUDGET and factor < 20.0
-        automatic = spo_fast.Modulator(knm, backend="numba", **keywords)
-        pairwise = spo_fast.Modulator(knm, algorithm="direct", backend="numba", **keywords)
-        np.testing.assert_allclose(automatic(theta), pairwise(theta), rtol=0, atol=BUDGET * 1.5)
+    factors = (2.0, 1e3) if UNCOMPILED else (1.0, 2.0, 5.0, 20.0, 1e3, 1e100, 1e200)
+    paths_of_numba.check_large_weights(symmetric(rng, n), phases(rng, n), factors)
 
 
 @compiled_only
@@ -280,36 +199,12 @@ def test_missing_edges_from_none_to_all(rng, n, share):
 
 def test_rows_with_one_neighbour_or_none(rng):
     n = some(70)
-    knm, theta = symmetric(rng, n), phases(rng, n)
-    for lonely, friend in ((3, 9), (n - 1, 0)):
-        value = knm[lonely, friend]
-        knm[lonely, :] = knm[:, lonely] = 0.0
-        knm[lonely, friend] = knm[friend, lonely] = value
-    knm[12, :] = knm[:, 12] = 0.0
-    assert worst(knm, theta) <= BUDGET
-    units = modulators(knm)[0].factors(theta)
-    assert not units[12].any()
-    np.testing.assert_allclose(np.linalg.norm(np.delete(units, 12, 0), axis=1), 1.0, rtol=0, atol=1e-10)
+    paths_of_numba.check_lonely_rows(symmetric(rng, n), phases(rng, n), ((3, 9), (n - 1, 0)))
 
 
 @compiled_only
 def test_large_crowds_lose_no_digits():
-    """Equal phases round alike in every addition."""
-    n = 3000
-    theta = np.where(np.arange(n) < 2000, 0.777, 3.1)
-    units = modulators(full(n))[0].factors(theta)
-    weights = spo_fast.default_projections()
-    pair = np.array([0.777, 3.1])
-    x = np.stack([f(m * pair) for m in range(1, 5) for f in (np.cos, np.sin)], axis=1)
-    outputs = []
-    for q, k, v in zip(*weights[:3], strict=True):
-        s = x @ q @ k.T @ x.T / np.sqrt(2)
-        share = np.exp(s) * (np.array([2000.0, 1000.0]) - np.eye(2))
-        outputs.append(share @ (x @ v) / share.sum(1, keepdims=True))
-    o = np.concatenate(outputs, axis=1) @ weights[3]
-    expected = o / (np.linalg.norm(o, axis=1, keepdims=True) + 1e-12)
-    for row, want in ((0, expected[0]), (2999, expected[1])):
-        np.testing.assert_allclose(units[row], want, rtol=0, atol=2e-14)
+    paths_of_numba.check_large_crowds(seed=0)
 
 
 # ---------------------------------------------------------------- order parameters and series
