@@ -642,6 +642,15 @@ def _finite(theta):
 
 
 @kernel()
+def _inspect_state(knm, theta):
+    """`inspect_coupling`, and ``NONFINITE_PHASE`` where that is all there is to be said."""
+    status, structure = inspect_coupling(knm)
+    if status == OK and not _finite(theta):
+        return NONFINITE_PHASE, structure
+    return status, structure
+
+
+@kernel()
 def _weights_fit(w_q, w_k, w_v, w_o, temperature):
     """Whether the shapes of all projections belong together and every temperature is positive."""
     heads, width, per_head = w_q.shape
@@ -699,11 +708,9 @@ def modulate(knm, theta, w_q, w_k, w_v, w_o, block_size, temperature, lambda_, o
         return INVALID_ARGUMENT
     if not (lambda_ >= 0.0 and lambda_ < np.inf) or block_size < -1:
         return INVALID_ARGUMENT
-    status, structure = inspect_coupling(knm)
+    status, structure = _inspect_state(knm, theta)
     if status != OK:
         return status
-    if not _finite(theta):
-        return NONFINITE_PHASE
     apply_modulation(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temperature, lambda_, out)
     return OK
 
@@ -729,10 +736,8 @@ def factors(knm, theta, w_q, w_k, w_v, w_o, block_size, temperature, out):
         return INVALID_ARGUMENT
     if out.shape != (n, w_o.shape[0]):
         return INVALID_ARGUMENT
-    status, structure = inspect_coupling(knm)
+    status, structure = _inspect_state(knm, theta)
     if status != OK:
         return status
-    if not _finite(theta):
-        return NONFINITE_PHASE
     apply_factors(knm, structure, theta, w_q, w_k, w_v, w_o, block_size, temperature, out)
     return OK

@@ -28,7 +28,7 @@ import math
 
 import numpy as np
 
-from ._flags import INVALID_ARGUMENT, NONFINITE_PHASE, OK, REASSOCIATE, kernel
+from ._flags import INVALID_ARGUMENT, OK, REASSOCIATE, kernel
 from .modulation import (
     _ASIDE,
     _LANES,
@@ -39,7 +39,7 @@ from .modulation import (
     _attend_all,
     _attend_below,
     _copy_matrix,
-    _finite,
+    _inspect_state,
     _mask_entries,
     _mask_key,
     _prepare,
@@ -47,7 +47,6 @@ from .modulation import (
     _scale_pairs,
     _scale_symmetric,
     _weights_fit,
-    inspect_coupling,
 )
 from .vectormath import _two_sum, exp2, sincos
 
@@ -663,11 +662,9 @@ def modulate_moments(knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_, serie
         return INVALID_ARGUMENT
     if room.shape[0] < moments_room_size(n, series) or _counts(series)[:2] != (w_q.shape[0], w_q.shape[1]):
         return INVALID_ARGUMENT
-    status, structure = inspect_coupling(knm)
+    status, structure = _inspect_state(knm, theta)
     if status != OK:
         return status
-    if not _finite(theta):
-        return NONFINITE_PHASE
     apply_modulation_moments(
         knm, structure, theta, w_q, w_k, w_v, w_o, temperature, lambda_, series, room, keys, out
     )

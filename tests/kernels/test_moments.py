@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,6 +249,20 @@ def test_series_are_the_exponentials(rng):
     np.testing.assert_allclose(
         daido._synthesise(theta, head.own) / daido.LOG2_E, own - shift, rtol=0, atol=1e-13
     )
+
+
+def test_tolerances_are_those_of_the_core():
+    """Told once, in csrc/daido.c and csrc/isa/moments.h, and written twice."""
+    root = Path(__file__).resolve().parents[2] / "csrc"
+    text = (root / "daido.c").read_text() + (root / "isa" / "moments.h").read_text()
+    named = dict(re.findall(r"^#define (\w+) ([\d.e+-]+)$", text, re.M))
+    grids = ("SMALLEST_GRID", "LARGEST_GRID", "CHECKS", "GOLDEN_ANGLE")
+    for name in ("TAIL", "NOISE_FACTOR", "NOISE_LIMIT", "CHECK_LIMIT", "FAINT", "FEW", *grids):
+        assert getattr(daido, name) == float(named[name]), name
+    assert float(named["UNIT_BUDGET"]) == moments._UNIT_BUDGET
+    assert "#define ROUNDINGS (4.0 * 0x1p-53)" in text and moments._ROUNDINGS == 4.0 * 2.0**-53
+    for reason in (daido.TOO_WIDE, daido.TOO_FAINT, daido.TOO_DEEP):
+        assert f'"{reason}"' in text
 
 
 def test_a_wide_model_is_refused():
