@@ -67,7 +67,8 @@ def full(result: bench.Result) -> str:
     if result.first_calls:
         seconds = [[f"{times.minimum:.2f}" for times in result.first_calls.values()]]
         parts += [
-            "From the start of a process to its first result (N = 16), seconds, NumPy's import included:",
+            "From the start of a process to its first result (N = 16), seconds, NumPy's import included "
+            "(`spo-fast bench --first-calls`):",
             _table(list(result.first_calls), seconds),
         ]
     return "\n\n".join(parts)
@@ -102,7 +103,7 @@ def _caption(result: bench.Result) -> str:
         return text
     return (
         f"{text} The bound of an un-modulated step is what the machine itself needs for two multiply-adds "
-        "and eight bytes an entry of K, measured in the same run."
+        "and eight bytes an entry of K, measured in the same run; a large symmetric K is read by half."
     )
 
 
