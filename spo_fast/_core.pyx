@@ -637,9 +637,8 @@ cdef class Integration:
         cdef const double *entries = pointer(knm)
         cdef int64_t n = self.network.n
         cdef int64_t count = 0
-        cdef int32_t traits = 0
+        cdef int32_t traits = SPO_SYMMETRIC_PATTERN
         cdef ModulationPlan plan = self.plan
-        traits = SPO_SYMMETRIC_PATTERN
         if algorithm != "moments" and not spo_core_moments_possible(n, &plan.modulation, traits):
             return 0
         if spo_core_scan(n, entries, &traits) != SPO_OK:

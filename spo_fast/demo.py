@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spo_fast import Modulator, Simulation, datasets, layer_coherence, plotting, simulate
+from spo_fast import Modulator, Simulation, datasets, files, layer_coherence, plotting, simulate
 from spo_fast.backends import registry
 
 if TYPE_CHECKING:
@@ -373,6 +373,7 @@ def main(
     layered, layer = layered_comparison(max(1, n_steps // LAYERED_SHARE), rounds=rounds, backend=backend)
     print(report(single, layered, layer))
     path = folder / "demo.png"
-    picture(single, layered, layer).savefig(path, dpi=100)
+    with files.replacing(path) as target:
+        picture(single, layered, layer).savefig(target, dpi=100, format="png")
     print(f"\npicture: {path}")
     return path
