@@ -194,7 +194,11 @@ int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const
     return spo_kernels_in_use()->run(network, integrator, state, n_steps, record ? record : &nothing, &w);
 }
 
-int64_t spo_core_members_room(int64_t n) { return SPO_PAD + (6 + stages_of(SPO_RK4)) * n * SPO_PAD; }
+int64_t spo_core_members_room(const spo_network *network, int64_t members) {
+    const int64_t n = network->n, own = SPO_PAD + (6 + stages_of(SPO_RK4)) * n * SPO_PAD;
+    if (!network->modulation) return own;
+    return own + spo_members_modulation(n, network->modulation) + spo_padded(members) * n * n;
+}
 
 int32_t spo_core_run_members(const spo_network *network, const spo_integrator *integrator,
                              spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,

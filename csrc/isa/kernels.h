@@ -107,6 +107,11 @@ int32_t spo_unit_outputs(int64_t n, const double *knm, int32_t traits, const dou
                          const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
                          double **unit);
 
+/* Doubles of scratch from which the members of a block make their K'; a block has at most SPO_PAD. */
+static inline int64_t spo_members_modulation(int64_t n, const spo_modulation *m) {
+    return (4 * n * m->d_model + m->d_model + m->n_heads) * SPO_PAD;
+}
+
 /* Are sizes, pointers and numbers of a modulation in their ranges? (modulation.c) */
 int spo_modulation_acceptable(int64_t n, const spo_modulation *modulation);
 
