@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from time import strftime
 from typing import Any
 
 from spo_fast.experiments.records import Record, Records
@@ -86,8 +87,9 @@ def run_all(
         found = list(records.found)
         with _bar(left, len(runs), progress) as report:
             for record in _execute_all(left, execute, settings or {}, min(workers, len(left)), report):
-                records.append(record)
-                found.append(record)
+                dated = record | {"date": strftime("%Y-%m-%d")}
+                records.append(dated)
+                found.append(dated)
     return found
 
 
@@ -108,10 +110,10 @@ def _bar(left: Sequence[Run], total: int, progress: bool) -> Iterator[Report]:
 def _execute_all(
     runs: Sequence[Run], execute: str, settings: Record, workers: int, report: Report
 ) -> Iterator[Record]:
+    function = _load(execute)  # here too where workers do it: what is missing is told once and early
     if workers > 1:
         yield from _in_workers(runs, execute, settings, workers, report)
         return
-    function = _load(execute)
     for run in runs:
         yield run | function(run, settings, report)
 

@@ -44,7 +44,6 @@ MODELS = {
     "separate": Spec("separate q, k, T 4", options={"steps": 4, "separate_qk": True}),
     "no-steps": Spec("T 0", options={"steps": 0}),
     "no-lag": Spec("no lag, T 4", options={"steps": 4, "lag": False}),
-    # the open ideas
     "half-steps": Spec("T 8, dt 0.5", options={"steps": 8, "dt": 0.5}),
     "sixteen-steps": Spec("T 16", options={"steps": 16}),
     "looped-2": Spec("T 2 looped ×2", loops=2, options={"steps": 2}),
@@ -52,3 +51,6 @@ MODELS = {
         "separate q, k, T 1 looped ×4", loops=4, options={"steps": 1, "separate_qk": True}
     ),
 }
+
+VARIANTS = ("half-steps", "sixteen-steps", "looped-2", "separate-looped")
+PROTOCOL = tuple(name for name in MODELS if name not in VARIANTS)  # the ten models

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spo_fast.experiments import figures, summary
 from spo_fast.experiments.records import Record
 from spo_fast.experiments.runner import Run
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TRAIN = "spo_fast.experiments.training:train"
 
@@ -53,17 +54,15 @@ class Study:
         Defaults.
     claims : tuple of Claim
     draw : callable
-        (records, Axes or None) to Axes.
+        Draws records on a figure.
     tabulate : callable
-        Records to the lines of a Markdown table.
+        Records to lines of Markdown: everything that was tried.
     execute : str
         MODULE:FUNCTION for `runner.run_all`.
     task : str
         One of `tasks.TASKS`; empty for what is no task on tokens.
     file : str
         Name of the file of records, without suffix; studies of one task share it and with it their runs.
-    extra : str
-        The extra that is needed.
     """
 
     name: str
@@ -74,12 +73,11 @@ class Study:
     seeds: int
     steps: int
     claims: tuple[Claim, ...]
-    draw: Callable[[Sequence[Record], Axes | None], Axes]
+    draw: Callable[[Sequence[Record], Figure], None]
     tabulate: Callable[[Sequence[Record]], list[str]]
     execute: str = TRAIN
     task: str = ""
     file: str = ""
-    extra: str = "experiments"
 
     @property
     def path(self) -> str:
@@ -128,3 +126,58 @@ class Study:
             for model in models or self.models
             for rate in rates or self.rates
         ]
+
+
+RATES = (1e-3, 3e-3)  # tried for every model
+
+
+def trained(
+    name: str,
+    title: str,
+    question: str,
+    models: tuple[str, ...],
+    *,
+    task: str,
+    rates: tuple[float, ...] = RATES,
+    seeds: int = 1,
+    steps: int = 4000,
+    claims: tuple[Claim, ...] = (),
+    file: str = "",
+) -> Study:
+    """Make a study of models trained on a task: learning curves, bars of final accuracies, tables.
+
+    Parameters
+    ----------
+    name, title, question, models, task, rates, seeds, steps, claims, file
+        As in `Study`.
+
+    Returns
+    -------
+    Study
+    """
+
+    def draw(records: Sequence[Record], figure: Figure) -> None:
+        chosen = summary.best(summary.outcomes(records, models, rates))
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        figures.plot_learning(chosen, left)
+        figures.plot_finals(chosen, right)
+
+    def tabulate(records: Sequence[Record]) -> list[str]:
+        groups = summary.outcomes(records, models, rates)
+        every = ["", "Every model at every rate:", "", *summary.rates_table(groups)]
+        return [*summary.training_table(groups), *every]
+
+    return Study(
+        name,
+        title,
+        question,
+        models,
+        rates,
+        seeds,
+        steps,
+        claims,
+        draw,
+        tabulate,
+        task=task,
+        file=file,
+    )
