@@ -1,13 +1,13 @@
-"""Does attention by oscillators remember pairs?
+"""Remembering pairs: does attention by oscillators do it, and which of its parts matter.
 
-Eight pairs of tokens, then one of the keys: which value came with it? Ten models of about 58,000 parameters (the
-two-layer softmax has 107,968) see the same fresh sequences, 64 in each of 4,000 steps, at two learning rates; the
-better rate of each model, by its mean accuracy over the learning curve, counts. Picking one of the eight shown
-values at random gives 12.5 % (about 15 % with repeated values). After training the same models are tested on 12, 16
-and 24 pairs.
+Eight pairs of tokens, then one of the keys: which value came with it? Ten models of about 58,000 parameters
+(the two-layer softmax has 107,968) see the same fresh sequences, 64 in each of 4,000 steps, at two learning
+rates; the better rate of each model, by its mean accuracy over the learning curve, counts. Picking one of the
+eight shown values at random gives 12.5 % (about 15 % with repeated values). After training the same models
+are tested on 12, 16 and 24 pairs.
 
-Criterion, fixed beforehand: each claim below with the bounds that its row states, over five seeds. Two runs of one
-seed that differ in rounding alone differ by 13 k sequences to 95 %, so a single seed decides nothing.
+Criterion, fixed beforehand: each claim below with the bounds that its row states, over five seeds. Two runs
+of one seed that differ in rounding alone differ by 13 k sequences to 95 %, so a single seed decides nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def _stays_low(outcome: Outcome) -> tuple[str, bool]:
 
 def _first(*outcomes: Outcome) -> tuple[str, bool]:
     looped, *others = outcomes
-    text = f"{thousands(looped.to_95)}, {looped.final:.3f} final; next {thousands(min(o.to_95 for o in others))}"
+    text = (
+        f"{thousands(looped.to_95)}, {looped.final:.3f} final; next {thousands(min(o.to_95 for o in others))}"
+    )
     return text, looped.to_95 < min(o.to_95 for o in others) and looped.final >= 0.99
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STROKES = ("-", "--", ":")
 
 
-def _style(place: int) -> dict[str, str]:
+def _style(place: int) -> dict[str, Any]:
     stroke = STROKES[place // len(COLOURS) % len(STROKES)]
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": stroke}
 

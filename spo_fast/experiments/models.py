@@ -1,8 +1,8 @@
-"""The models that are compared: one block of attention and MLP, applied once or more, between embedding and readout.
+"""The models that are compared: a block of attention and MLP between embedding and readout.
 
-Only the attention differs. d = 64, 4 heads, 64 tokens, MLP of width 256; block: x += attention(LN x), x += MLP(LN x);
-no LayerNorm before the readout, which is not tied to the embedding and sees the last token alone. Initial values
-are PyTorch's, but for the few of the oscillators (`OscillatorAttention.reset_parameters`).
+Only the attention differs. d = 64, 4 heads, 64 tokens, MLP of width 256; block: x += attention(LN x), x +=
+MLP(LN x); no LayerNorm before the readout, which is not tied to the embedding and sees the last token alone.
+Initial values are PyTorch's, but for the few of the oscillators (`OscillatorAttention.reset_parameters`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Twice as many pairs: which models still learn to remember when sixteen are shown in training?
+"""Twice as many pairs: which models still learn to remember when sixteen are shown in training.
 
-The association task with 16 pairs (33 tokens), tested on 8 and 24 as well. Criterion, fixed beforehand: the order of the
-models by sequences to 95 % is that of 8 pairs. Nothing is published for it.
+The association task with 16 pairs (33 tokens), tested on 8 and 24 as well. Criterion, fixed beforehand: the
+order of the models by sequences to 95 % is that of 8 pairs. Nothing is published for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Is the grid of two learning rates too narrow for some of the models?
+"""A third learning rate, in case the grid of two is too narrow for some of the models.
 
-All ten models of the association task at 1e-2 as well. Criterion, fixed beforehand: 1e-2 matters for a model when it has
-the best mean accuracy over the learning curve of the three rates, over the same seeds.
+All ten models of the association task at 1e-2 as well. Criterion, fixed beforehand: 1e-2 matters for a model
+when it has the best mean accuracy over the learning curve of the three rates, over the same seeds.
 """
 
 from __future__ import annotations

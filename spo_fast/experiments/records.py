@@ -1,7 +1,7 @@
 """Finished runs as lines of JSON in a file that survives being killed at any moment.
 
-A line is written in one piece and reaches the disk before the next run starts. When the file is opened, a line
-without an end, left by a kill, is dropped; its run is done again.
+A line is written in one piece and reaches the disk before the next run starts. When the file is opened, a
+line without an end, left by a kill, is dropped; its run is done again.
 """
 
 from __future__ import annotations

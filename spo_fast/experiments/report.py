@@ -83,7 +83,11 @@ def _provenance(found: Sequence[Record]) -> str:
         {
             ", ".join(
                 [f"{r['machine']['processor']}, {r['machine']['cores']} cores"]
-                + [f"{name} {r['machine'][name]}" for name in ("spo_fast", "torch", "numpy") if name in r["machine"]]
+                + [
+                    f"{name} {r['machine'][name]}"
+                    for name in ("spo_fast", "torch", "numpy")
+                    if name in r["machine"]
+                ]
                 + ([f"attention by {r['implementation']}"] if "implementation" in r else [])
             )
             for r in found
@@ -110,7 +114,9 @@ def claims_table(studies: Sequence[Study], found: Mapping[str, Sequence[Record]]
     for study in studies:
         for claim in study.claims:
             judged = claim.judge(found[study.path])
-            ours, verdict = (PENDING, "") if judged is None else (judged[0], "holds" if judged[1] else "differs")
+            ours, verdict = (
+                (PENDING, "") if judged is None else (judged[0], "holds" if judged[1] else "differs")
+            )
             rows.append([f"{study.name}: {claim.text}", claim.published, ours, verdict])
     return summary.table(["claim", "published", "ours", "verdict"], rows)
 

@@ -1,7 +1,8 @@
-"""Can it go on with a rhythm: a cycle of 5 to 8 tokens, shown three times, then one of them: which one follows?
+"""Rhythm: a cycle of 5 to 8 tokens, shown three times, then one of them; which one follows.
 
-Criterion, fixed beforehand: the oscillator with T 4 stays at chance among the cycle's tokens (1/C, 0.159 averaged
-over C; below 0.3 final) and softmax with two layers reaches 95 % by 32 k sequences (40 k at most), as published.
+Criterion, fixed beforehand: the oscillator with T 4 stays at chance among the cycle's tokens (1/C, 0.159
+averaged over C; below 0.3 final) and softmax with two layers reaches 95 % by 32 k sequences (40 k at most),
+as published.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs in worker processes: each once, its record on disk as soon as it is finished, however often one starts anew.
+"""Runs in worker processes: each once, its record on disk as soon as it is finished.
 
-A worker has a pipe to its parent and computes on one thread. When the parent is gone, however it went, the worker
-ends at its next report.
+A worker has a pipe to its parent and computes on one thread. When the parent is gone, however it went, the
+worker ends at its next report.
 """
 
 from __future__ import annotations

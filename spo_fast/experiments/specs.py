@@ -38,9 +38,7 @@ MODELS = {
     "oscillator": Spec("oscillator T 4", options={"steps": 4}),
     "looped": Spec("T 1 looped ×4", loops=4, options={"steps": 1}),
     "static": Spec("static query, T 4", options={"steps": 4, "static_query": True}),
-    "static-looped": Spec(
-        "static query, T 1 looped ×4", loops=4, options={"steps": 1, "static_query": True}
-    ),
+    "static-looped": Spec("static query, T 1 looped ×4", loops=4, options={"steps": 1, "static_query": True}),
     "separate": Spec("separate q, k, T 4", options={"steps": 4, "separate_qk": True}),
     "no-steps": Spec("T 0", options={"steps": 0}),
     "no-lag": Spec("no lag, T 4", options={"steps": 4, "lag": False}),

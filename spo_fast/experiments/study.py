@@ -1,4 +1,4 @@
-"""What a study consists of: the same models, rates, seeds and steps for everyone, decided before anything is run."""
+"""What a study consists of, decided before anything is run and the same for all its models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Claim:
     published : str
         The published figure; empty when there is none.
     judge : callable
-        From the records to our figure and whether the claim holds, or None while the runs it needs are missing.
+        From the records to our figure and whether the claim holds; None while runs are missing.
     """
 
     text: str

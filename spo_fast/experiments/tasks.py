@@ -207,7 +207,7 @@ SHOWN = 3  # times
 
 
 def cycle(rng: np.random.Generator, count: int, length: int) -> Batch:
-    """Draw a cycle of distinct tokens, shown three times, then one of them: which one follows it?
+    """Draw a cycle of distinct tokens, shown three times, then one of them: what follows it is the answer.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ FIRST_WAIT = KEYS  # token that means "now"; "in w positions" is FIRST_WAIT + w
 
 
 def beats(rng: np.random.Generator, count: int) -> Batch:
-    """Draw a beat at even intervals among random tokens: how many positions are left to the next one?
+    """Draw a beat at even intervals among random tokens: the answer is how far the next one is.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ REACHED = 0.95
 def train(run: Run, settings: Record, report: Report) -> Record:
     """Train a model and test it.
 
-    AdamW (betas 0.9, 0.999, weight decay 0.01) at a constant rate, batches of 64 fresh sequences, cross-entropy of
-    all 64 outputs at the last token, float32, one thread.
+    AdamW (betas 0.9, 0.999, weight decay 0.01) at a constant rate, batches of 64 fresh sequences,
+    cross-entropy of all 64 outputs at the last token, float32, one thread.
 
     Parameters
     ----------
@@ -65,7 +65,9 @@ def train(run: Run, settings: Record, report: Report) -> Record:
             "accuracy": curve,
             "loss": losses,
             "final": curve[-1],
-            "sequences_to_95": next((BATCH * s for s, a in zip(steps, curve, strict=True) if a >= REACHED), None),
+            "sequences_to_95": next(
+                (BATCH * s for s, a in zip(steps, curve, strict=True) if a >= REACHED), None
+            ),
             "others": others,
         }
         if MODELS[run["model"]].oscillators and test[0].answers is not None:
@@ -100,9 +102,7 @@ def optimiser(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
     -------
     Optimizer
     """
-    return torch.optim.AdamW(
-        model.parameters(), lr=rate, betas=(0.9, 0.999), weight_decay=0.01, fused=True
-    )
+    return torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.999), weight_decay=0.01, fused=True)
 
 
 def step_once(model: torch.nn.Module, adamw: torch.optim.Optimizer, batch: Batch) -> Tensor:

@@ -1,7 +1,7 @@
 """The attentions as PyTorch functions and modules.
 
-`causal_attention` and `phase_attention` are functions of tensors, `OscillatorAttention` and `CausalSelfAttention`
-the layers that hold the parameters. Needs the extra ``spo-fast[torch]``.
+`causal_attention` and `phase_attention` are functions of tensors, `OscillatorAttention` and
+`CausalSelfAttention` the layers that hold the parameters. Needs the extra ``spo-fast[torch]``.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def causal_attention(
     """
     n, m = q.shape[-2], k.shape[-2]
     hidden = ~_past(n, m, q.device) if causal else None
-    if key_mask is None and sink is None and 0 < m and (not causal or n <= m):  # every row has a key
+    if key_mask is None and sink is None and m > 0 and (not causal or n <= m):  # every row has a key
         return _softmax(q * scale @ k.mT, hidden) @ v
     if key_mask is not None:
         absent = ~key_mask[..., None, :, None]

@@ -74,7 +74,7 @@ def causal_attention(
     O(N M (e + f)) time a head, memory linear in N + M (eager: N M).
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    masks = {"scale": scale, "causal": causal, "key_mask": key_mask}
+    masks: dict[str, Any] = {"scale": scale, "causal": causal, "key_mask": key_mask}
     if _kernel(implementation, q=q, k=k, v=v, key_mask=key_mask, sink=sink, sink_value=sink_value):
         return _CausalAttention.apply(q, k, v, sink, sink_value, masks)
     return eager.causal_attention(q, k, v, sink=sink, sink_value=sink_value, **masks)
@@ -155,7 +155,12 @@ def phase_attention(
     attention with 2m features F_j = [cos(theta_j + alpha), sin(theta_j + alpha)] as keys and as values,
     [C, S] = A F, and theta_i moves by dt kappa (cos theta_i S_i - sin theta_i C_i).
     """
-    dynamics = {"steps": steps, "dt": dt, "static_query": static_query, "value_consensus": value_consensus}
+    dynamics: dict[str, Any] = {
+        "steps": steps,
+        "dt": dt,
+        "static_query": static_query,
+        "value_consensus": value_consensus,
+    }
     cq, sq = (None, None) if queries is None else queries
     if _kernel(implementation, c=c, s=s, v=v, weight=weight, alpha=alpha, kappa=kappa, cq=cq, sq=sq):
         return _PhaseAttention.apply(c, s, v, weight, alpha, kappa, cq, sq, ramp, dynamics, keep)
@@ -167,7 +172,9 @@ def _kernel(implementation: str | None, **tensors: Tensor | None) -> bool:
     if implementation == "eager":
         return False
     if implementation not in (None, "kernel"):
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
+        raise ValueError(
+            f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}"
+        )
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError(f"the kernel does not work inside torch.func transforms such as vmap: {_ADVICE}")
     for name, tensor in tensors.items():
@@ -202,7 +209,7 @@ class _CausalAttention(Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, sink_value: Tensor | None, masks: dict
     ) -> Tensor:
         ctx.options = masks | {"key_mask": _view(masks["key_mask"])}
@@ -223,7 +230,7 @@ class _CausalAttention(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sink, sink_value, out = map(_view, ctx.saved_tensors)
         arrays = attention.causal_attention_vjp(
             q,
@@ -248,7 +255,7 @@ class _PhaseAttention(Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         c: Tensor,
         s: Tensor,
@@ -262,32 +269,33 @@ class _PhaseAttention(Function):
         dynamics: dict[str, Any],
         keep: str,
     ) -> Tensor:
-        tensors = (c, s, v, weight, alpha, kappa, cq, sq)
-        *arrays, query_cosine, query_sine = map(_view, tensors)
-        if arrays[4] is None:
-            arrays[4] = np.zeros_like(arrays[3])
         out, ctx.state = attention.phase_attention(
-            *arrays,
+            _view(c),
+            _view(s),
+            _view(v),
+            _view(weight),
+            np.zeros_like(_view(weight)) if alpha is None else _view(alpha),
+            _view(kappa),
             ramp,
-            queries=None if query_cosine is None else (query_cosine, query_sine),
+            queries=None if cq is None else (_view(cq), _view(sq)),
             keep=keep if any(ctx.needs_input_grad) else "none",
             workers=torch.get_num_threads(),
             **dynamics,
         )
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(c, s, v, weight, alpha, kappa, cq, sq)
         return torch.from_numpy(out)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises when one was written to
         found = attention.phase_attention_vjp(ctx.state, _view(grad_out), workers=torch.get_num_threads())
         names = ("dc", "ds", "dv", "dweight", "dalpha", "dkappa", "dcq", "dsq")
         return *_gradients(ctx, tuple(found.get(name) for name in names)), None, None, None
 
 
-# The compiler cannot look into the kernels: it leaves these functions as they are. `torch.compiler.disable` says
-# the same, but loads the whole compiler at import.
+# The compiler cannot look into the kernels and leaves these functions as they are. `torch.compiler.disable`
+# says the same, but loads the whole compiler at import.
 for _function in (causal_attention, phase_attention):
-    _function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    _function._torchdynamo_disable_msg = "kernels of spo_fast"  # type: ignore[attr-defined]
+    setattr(_function, "_torchdynamo_disable", True)  # noqa: B010
+    setattr(_function, "_torchdynamo_disable_msg", "kernels of spo_fast")  # noqa: B010

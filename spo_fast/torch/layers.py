@@ -7,6 +7,7 @@ Parameters have the names that `spo_fast.attention.oscillator_attention` takes t
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +26,8 @@ def _head_width(d_model: int, n_heads: int) -> int:
     return d_model // n_heads
 
 
-def _matrix(*shape: int, **factory: object) -> nn.Parameter:
-    return nn.Parameter(torch.empty(*shape, **factory))  # type: ignore[arg-type]
+def _matrix(*shape: int, **factory: Any) -> nn.Parameter:
+    return nn.Parameter(torch.empty(*shape, **factory))
 
 
 def _reset_linear(weight: Tensor, bias: Tensor | None = None) -> None:
@@ -79,7 +80,7 @@ class CausalSelfAttention(nn.Module):
         if _head_width(d_model, n_heads) % 2:
             raise ValueError(f"head width must be even for rotations, got {d_model // n_heads}")
         self.n_heads, self.freq_base, self.implementation = n_heads, freq_base, implementation
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.W_q, self.W_k, self.W_v, self.W_o = (_matrix(d_model, d_model, **factory) for _ in range(4))
         self.b_v, self.b_o = ((_matrix(d_model, **factory) if bias else None) for _ in range(2))
         self.reset_parameters()
@@ -120,7 +121,7 @@ class CausalSelfAttention(nn.Module):
 
 
 class OscillatorAttention(nn.Module):
-    """Attention by phase alignment after Kuramoto-Sakaguchi dynamics; see `phase_attention` for the equations.
+    """Attention by phase alignment after Kuramoto-Sakaguchi dynamics, see `phase_attention`.
 
     theta_i(0) = atan2(W_s h_i, W_c h_i) + f_k i with f_k = base^(-k/m), per head m = d/H phases;
     score = beta sum_k score_scale w_k cos(theta_ik - theta_jk - alpha_k); v = W_v h + b_v;
@@ -202,13 +203,19 @@ class OscillatorAttention(nn.Module):
             raise ValueError(f"steps must be at least 0, got {steps}")
         m = width // 2 if separate_qk else width
         self.n_heads, self.separate_qk, self.pos = n_heads, separate_qk, pos
-        self.steps, self.dt, self.static_query, self.value_consensus = steps, dt, static_query, value_consensus
+        self.steps, self.dt, self.static_query, self.value_consensus = (
+            steps,
+            dt,
+            static_query,
+            value_consensus,
+        )
         self.score_scale = 1.0 / m if score_scale is None else score_scale
         self.keep, self.implementation = keep, implementation
         self.ramp = freq_base ** (-np.arange(m) / m)
         self.ramp[: {"full": 0, "low": m // 2, "none": m}[pos]] = 0.0
-        factory = {"device": device, "dtype": dtype}
-        for name in ("W_qp", "W_kp") if separate_qk else ("W_c", "W_s"):
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self._names = ("W_qp", "W_kp") if separate_qk else ("W_c", "W_s")
+        for name in self._names:
             self.register_parameter(name, _matrix(d_model, d_model, **factory))
         self.W_v, self.W_o = (_matrix(d_model, d_model, **factory) for _ in range(2))
         self.b_v, self.b_o = ((_matrix(d_model, **factory) if bias else None) for _ in range(2))
@@ -230,7 +237,8 @@ class OscillatorAttention(nn.Module):
             nn.init.normal_(self.alpha, 0.0, 0.1)
 
     def _projections(self) -> tuple[Tensor, Tensor]:
-        return (self.W_qp, self.W_kp) if self.separate_qk else (self.W_c, self.W_s)
+        first, second = (self.get_parameter(name) for name in self._names)
+        return first, second
 
     def phases(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
         """Project tokens onto cosine and sine parts.
@@ -252,7 +260,7 @@ class OscillatorAttention(nn.Module):
         c, s = second.unflatten(-1, (2, self.n_heads, -1)).unbind(-3)
         return c, s, (cq, sq)
 
-    def dynamics(self, x: Tensor) -> tuple[tuple, dict]:
+    def dynamics(self, x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Gather what `phase_attention` is called with.
 
         Parameters
