@@ -192,7 +192,7 @@ def _draw(records: Sequence[Record], figure: Figure) -> None:
 
 
 def plot(records: Sequence[Record], axes: Axes | None = None) -> Axes:
-    """Draw the accuracies of probe and trained readout over the steps of the dynamics, a line a kind of network each.
+    """Draw the accuracies of probe and trained readout over the steps of the dynamics.
 
     Parameters
     ----------

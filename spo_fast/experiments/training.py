@@ -49,7 +49,7 @@ def train(run: Run, settings: Record, report: Report) -> Record:
         "seconds"; "implementation" and "machine".
     """
     task = TASKS[run["task"]]
-    with _one_thread():
+    with one_thread():
         start = perf_counter()
         model = models.build(run["model"], run["seed"], settings.get("implementation"))
         test = task.test()
@@ -80,7 +80,7 @@ def train(run: Run, settings: Record, report: Report) -> Record:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Compute on one thread: so small matrices gain nothing from more, and other processes need the cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

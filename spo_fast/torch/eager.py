@@ -194,13 +194,13 @@ def rotate(x: Tensor, base: float = 10000.0) -> Tensor:
     Tensor, shape (B, N, H, e)
         Same type as ``x``: angles are taken in float64, their sines and cosines cast last.
     """
-    cosine, sine = (torch.from_numpy(table).to(x) for table in _rotations(x.shape[1], x.shape[-1], base))
-    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
-    pairs = (first * cosine - second * sine, first * sine + second * cosine)
-    return torch.stack(pairs, -1).flatten(-2)
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    pairs = torch.view_as_complex(wide.contiguous().unflatten(-1, (-1, 2)))
+    turns = torch.from_numpy(_turns(x.shape[1], x.shape[-1], base)).to(pairs)
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
 
 
 @lru_cache(maxsize=32)
-def _rotations(n: int, width: int, base: float) -> tuple[np.ndarray, np.ndarray]:
-    angles = np.arange(n)[:, None, None] * base ** (-np.arange(0, width, 2) / width)
-    return np.cos(angles), np.sin(angles)
+def _turns(n: int, width: int, base: float) -> np.ndarray:
+    """Return exp(i angle) for n positions, one head and width / 2 pairs."""
+    return np.exp(1j * np.arange(n)[:, None, None] * base ** (-np.arange(0, width, 2) / width))

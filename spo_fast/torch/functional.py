@@ -7,13 +7,14 @@ derivatives of any order, and is what `torch.func` and complete graphs of `torch
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from spo_fast import attention
 from spo_fast.torch import eager
@@ -75,9 +76,9 @@ def causal_attention(
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     masks: dict[str, Any] = {"scale": scale, "causal": causal, "key_mask": key_mask}
-    if _kernel(implementation, q=q, k=k, v=v, key_mask=key_mask, sink=sink, sink_value=sink_value):
-        return _CausalAttention.apply(q, k, v, sink, sink_value, masks)
-    return eager.causal_attention(q, k, v, sink=sink, sink_value=sink_value, **masks)
+    if _eager(implementation):
+        return eager.causal_attention(q, k, v, sink=sink, sink_value=sink_value, **masks)
+    return _causal_attention(q, k, v, sink, sink_value, masks)
 
 
 def phase_attention(
@@ -161,20 +162,21 @@ def phase_attention(
         "static_query": static_query,
         "value_consensus": value_consensus,
     }
+    if _eager(implementation):
+        return eager.phase_attention(c, s, v, weight, alpha, kappa, ramp, queries=queries, **dynamics)
     cq, sq = (None, None) if queries is None else queries
-    if _kernel(implementation, c=c, s=s, v=v, weight=weight, alpha=alpha, kappa=kappa, cq=cq, sq=sq):
-        return _PhaseAttention.apply(c, s, v, weight, alpha, kappa, cq, sq, ramp, dynamics, keep)
-    return eager.phase_attention(c, s, v, weight, alpha, kappa, ramp, queries=queries, **dynamics)
+    return _phase_attention(c, s, v, weight, alpha, kappa, cq, sq, ramp, dynamics, keep)
 
 
-def _kernel(implementation: str | None, **tensors: Tensor | None) -> bool:
-    """Tell whether the kernel is meant, after refusing what it cannot take."""
-    if implementation == "eager":
-        return False
-    if implementation not in (None, "kernel"):
-        raise ValueError(
-            f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}"
-        )
+def _eager(implementation: str | None) -> bool:
+    if implementation not in (None, *IMPLEMENTATIONS):
+        listed = ", ".join(IMPLEMENTATIONS)
+        raise ValueError(f"implementation must be one of {listed}, got {implementation!r}")
+    return implementation == "eager"
+
+
+def _require(**tensors: Tensor | None) -> None:
+    """Refuse what the kernels cannot take."""
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError(f"the kernel does not work inside torch.func transforms such as vmap: {_ADVICE}")
     for name, tensor in tensors.items():
@@ -186,7 +188,6 @@ def _kernel(implementation: str | None, **tensors: Tensor | None) -> bool:
             raise ValueError(
                 f"{name} must be float32 or float64 for the kernel, got {tensor.dtype}: {_ADVICE}"
             )
-    return True
 
 
 def _view(tensor: Tensor | None) -> np.ndarray | None:
@@ -200,6 +201,22 @@ def _gradients(ctx: Any, arrays: tuple[np.ndarray | None, ...]) -> tuple[Tensor 
     return tuple(
         torch.from_numpy(array) if array is not None and wanted[i] else None for i, array in enumerate(arrays)
     )
+
+
+def _once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Refuse to be part of a graph of the gradients.
+
+    PyTorch's `once_differentiable` hands gradients over as constants when only saved tensors, not the incoming
+    gradient, depend on what is differentiated a second time: that would be silently wrong.
+    """
+
+    @wraps(backward)
+    def checked(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(f"the kernel has no second derivatives (create_graph=True): {_ADVICE}")
+        return backward(ctx, *gradients)
+
+    return checked
 
 
 class _CausalAttention(Function):
@@ -229,7 +246,7 @@ class _CausalAttention(Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sink, sink_value, out = map(_view, ctx.saved_tensors)
         arrays = attention.causal_attention_vjp(
@@ -278,7 +295,7 @@ class _PhaseAttention(Function):
             _view(kappa),
             ramp,
             queries=None if cq is None else (_view(cq), _view(sq)),
-            keep=keep if any(ctx.needs_input_grad) else "none",
+            keep=keep,
             workers=torch.get_num_threads(),
             **dynamics,
         )
@@ -286,7 +303,7 @@ class _PhaseAttention(Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises when one was written to
         found = attention.phase_attention_vjp(ctx.state, _view(grad_out), workers=torch.get_num_threads())
@@ -294,8 +311,36 @@ class _PhaseAttention(Function):
         return *_gradients(ctx, tuple(found.get(name) for name in names)), None, None, None
 
 
-# The compiler cannot look into the kernels and leaves these functions as they are. `torch.compiler.disable`
-# says the same, but loads the whole compiler at import.
-for _function in (causal_attention, phase_attention):
-    setattr(_function, "_torchdynamo_disable", True)  # noqa: B010
-    setattr(_function, "_torchdynamo_disable_msg", "kernels of spo_fast")  # noqa: B010
+# ---------------------------------------------------------------- the way to the kernels
+
+_opaque = torch.compiler.disable(reason="kernels of spo_fast cannot be traced: a graph ends before them")
+
+
+@_opaque
+def _causal_attention(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, sink_value: Tensor | None, masks: dict[str, Any]
+) -> Tensor:
+    _require(q=q, k=k, v=v, key_mask=masks["key_mask"], sink=sink, sink_value=sink_value)
+    return _CausalAttention.apply(q, k, v, sink, sink_value, masks)
+
+
+@_opaque
+def _phase_attention(
+    c: Tensor,
+    s: Tensor,
+    v: Tensor,
+    weight: Tensor,
+    alpha: Tensor | None,
+    kappa: Tensor,
+    cq: Tensor | None,
+    sq: Tensor | None,
+    ramp: np.ndarray,
+    dynamics: dict[str, Any],
+    keep: str,
+) -> Tensor:
+    tensors = {"c": c, "s": s, "v": v, "weight": weight, "alpha": alpha, "kappa": kappa, "cq": cq, "sq": sq}
+    _require(**tensors)
+    wanted = any(tensor is not None and tensor.requires_grad for tensor in tensors.values())
+    if not (wanted and torch.is_grad_enabled()):
+        keep = "none"
+    return _PhaseAttention.apply(c, s, v, weight, alpha, kappa, cq, sq, ramp, dynamics, keep)
