@@ -1,4 +1,4 @@
-"""Nothing here works without PyTorch, which the extra "test" brings."""
+"""Most of this needs PyTorch, which the extra "test" brings."""
 
 from __future__ import annotations
 
