@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spo_fast import files, plotting
+from spo_fast.experiments.specs import PROTOCOL
 
 if TYPE_CHECKING:
     from spo_fast.experiments.study import Study
@@ -24,7 +25,8 @@ STUDIES = (
     "binding",
     "decoding",
 )
-REPORT = "report"
+IMPLEMENTATIONS = ("kernel", "eager")  # of spo_fast.torch, which is not loaded for a list of options
+REPORT, SPEED = "report", "speed"
 
 
 def load(name: str) -> Study:
@@ -53,10 +55,16 @@ def add_options(command: argparse.ArgumentParser, names: Any, positive: Any) -> 
         Readers of names separated by commas and of whole numbers from 1 on.
     """
     command.add_argument(
-        "study", choices=(*STUDIES, REPORT), help=f"what to run; {REPORT} writes the pages of results"
+        "study",
+        choices=(*STUDIES, REPORT, SPEED),
+        help=f"what to run; {REPORT} writes the pages of results, {SPEED} times a training step",
     )
     command.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of the records, a line a finished run"
+        "--out",
+        type=Path,
+        default=Path("out/experiments"),
+        metavar="DIR",
+        help="folder of the records, a line a finished run (%(default)s)",
     )
     command.add_argument("--steps", type=positive, metavar="N", help="of training (each study has its own)")
     command.add_argument("--seeds", type=positive, metavar="N", help="0 ... N-1 (each study has its own)")
@@ -66,7 +74,7 @@ def add_options(command: argparse.ArgumentParser, names: Any, positive: Any) -> 
         "--workers", type=positive, default=1, metavar="N", help="processes of one thread each (%(default)s)"
     )
     command.add_argument(
-        "--implementation", choices=("kernel", "eager"), help="of the attention (kernel, see spo_fast.torch)"
+        "--implementation", choices=IMPLEMENTATIONS, help="of the attention (kernel, see spo_fast.torch)"
     )
     command.add_argument("--plot", type=Path, metavar="PNG", help="picture of what is on record")
     command.add_argument(
@@ -86,7 +94,7 @@ def _rates(text: str) -> list[float]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run a study, or write the report.
+    """Run a study, write the report, or time training steps.
 
     Parameters
     ----------
@@ -106,6 +114,12 @@ def run(options: argparse.Namespace) -> None:
     if options.plot is not None:
         plotting.require_matplotlib()
         files.require_writable([options.plot])
+    if options.study == SPEED:
+        from spo_fast.experiments import speed
+
+        names = [options.implementation] if options.implementation else IMPLEMENTATIONS
+        print("\n".join(speed.table(speed.measure(options.models or PROTOCOL, names))))
+        return
     if options.study == REPORT:
         from spo_fast.experiments import report
 

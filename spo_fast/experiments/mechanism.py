@@ -124,7 +124,8 @@ PUBLISHED = {MOVING: ".10 to .55", STATIC: ".05 to .32"}
 
 
 def _chosen(records: Sequence[Record]) -> dict[str, summary.Outcome]:
-    return summary.best(summary.outcomes(records, (MOVING, STATIC), RATES))
+    measured = [record for record in records if "mechanism" in record]
+    return summary.best(summary.outcomes(measured, (MOVING, STATIC), RATES))
 
 
 def _course(outcome: summary.Outcome, name: str) -> list[float]:

@@ -113,11 +113,11 @@ def claims_table(studies: Sequence[Study], found: Mapping[str, Sequence[Record]]
     rows = []
     for study in studies:
         for claim in study.claims:
-            judged = claim.judge(found[study.path])
+            judged = claim.judge([record for record in found[study.path] if record["steps"] >= study.steps])
             ours, verdict = (
                 (PENDING, "") if judged is None else (judged[0], "holds" if judged[1] else "differs")
             )
-            rows.append([f"{study.name}: {claim.text}", claim.published, ours, verdict])
+            rows.append([claim.text, claim.published, ours, verdict])
     return summary.table(["claim", "published", "ours", "verdict"], rows)
 
 

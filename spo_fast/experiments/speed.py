@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from statistics import median
 from time import perf_counter
-
-import torch
 
 from spo_fast.experiments import summary
 from spo_fast.experiments.models import build
@@ -62,7 +61,7 @@ def _steps(model: str, implementation: str) -> Iterator[Callable[[], object]]:
     network = build(model, 0, implementation)
     adamw = optimiser(network, RATE)
     for batch in TASKS["association"].stream(0, BATCH):
-        yield lambda batch=batch: step_once(network, adamw, batch)  # type: ignore[misc]
+        yield partial(step_once, network, adamw, batch)
 
 
 def table(times: dict[tuple[str, str], tuple[float, float]]) -> list[str]:

@@ -13,11 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spo_fast import bench
+from spo_fast.backends import attention as backends
 from spo_fast.experiments import mechanism, models
 from spo_fast.experiments.records import Record
 from spo_fast.experiments.runner import Report, Run
 from spo_fast.experiments.specs import MODELS
-from spo_fast.experiments.tasks import TASKS, Batch
+from spo_fast.experiments.tasks import TASKS, Batch, Task
+from spo_fast.torch import IMPLEMENTATIONS
 
 BATCH = 64
 TEST_EVERY = 100  # steps
@@ -44,38 +46,54 @@ def train(run: Run, settings: Record, report: Report) -> Record:
     -------
     dict
         "parameters"; "tested_at" (steps), "accuracy" (of the test set, at those) and "loss" (mean since the
-        test before; None when it is not finite); "final"; "sequences_to_95" (or None); "others" (accuracy of
-        the other test sets); "mechanism" for oscillators in tasks whose answer stands in the sequence;
-        "seconds"; "implementation" and "machine".
+        test before); "final"; "sequences_to_95" (or None); "others" (accuracy on the other test sets);
+        "diverged" (then accuracy is 0 from there on); "mechanism" for oscillators in tasks whose answer
+        stands in the sequence; "seconds", "implementation", "backend" and "machine".
     """
-    task = TASKS[run["task"]]
+    task, spec = TASKS[run["task"]], MODELS[run["model"]]
+    implementation = settings.get("implementation") or IMPLEMENTATIONS[0]
+    start = perf_counter()
     with one_thread():
-        start = perf_counter()
-        model = models.build(run["model"], run["seed"], settings.get("implementation"))
-        test = task.test()
-        steps, curve, losses = [], [], []
-        for step, loss in _steps(model, task.stream(run["seed"], BATCH), run, report):
-            steps.append(step)
-            losses.append(round(loss, 5) if np.isfinite(loss) else None)
-            curve.append(accuracy(model, test))
-        others = {name: accuracy(model, batches) for name, batches in task.other_tests().items()}
-        record: Record = {
-            "parameters": models.parameters(model),
-            "tested_at": steps,
-            "accuracy": curve,
-            "loss": losses,
-            "final": curve[-1],
-            "sequences_to_95": next(
-                (BATCH * s for s, a in zip(steps, curve, strict=True) if a >= REACHED), None
-            ),
-            "others": others,
-        }
-        if MODELS[run["model"]].oscillators and test[0].answers is not None:
-            record["mechanism"] = mechanism.measure(model, test)
+        model = models.build(run["model"], run["seed"], implementation)
+        record: Record = {"parameters": models.parameters(model)} | _learn(model, task, run, report)
+        if spec.oscillators and task.test()[0].answers is not None and not record["diverged"]:
+            record["mechanism"] = mechanism.measure(model, task.test())
     return record | {
         "seconds": round(perf_counter() - start, 2),
-        "implementation": settings.get("implementation") or "kernel",
+        "implementation": implementation,
+        "backend": backends.load().NAME if implementation == "kernel" else "torch",
         "machine": bench.machine() | {"torch": torch.__version__},
+    }
+
+
+def _learn(model: torch.nn.Module, task: Task, run: Run, report: Report) -> Record:
+    """Train and test a model; one whose numbers are not finite answers nothing right from there on."""
+    tested_at = [*range(TEST_EVERY, run["steps"], TEST_EVERY), run["steps"]]
+    test = task.test()
+    curve: list[float] = []
+    losses: list[float] = []
+    try:
+        for loss in _losses(model, task.stream(run["seed"], BATCH), run["rate"], tested_at):
+            if not np.isfinite(loss):
+                break
+            report(tested_at[len(curve)] - (tested_at[len(curve) - 1] if curve else 0))
+            losses.append(round(loss, 5))
+            curve.append(accuracy(model, test))
+    except ValueError:  # the kernels refuse what is not finite
+        if all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+            raise
+    diverged = len(curve) < len(tested_at)
+    curve += [0.0] * (len(tested_at) - len(curve))
+    others = task.other_tests()
+    reached = (BATCH * step for step, share in zip(tested_at, curve, strict=True) if share >= REACHED)
+    return {
+        "tested_at": tested_at,
+        "accuracy": curve,
+        "loss": losses,
+        "final": curve[-1],
+        "sequences_to_95": next(reached, None),
+        "others": {name: 0.0 if diverged else accuracy(model, batches) for name, batches in others.items()},
+        "diverged": diverged,
     }
 
 
@@ -126,19 +144,14 @@ def step_once(model: torch.nn.Module, adamw: torch.optim.Optimizer, batch: Batch
     return loss.detach()
 
 
-def _steps(
-    model: torch.nn.Module, batches: Iterator[Batch], run: Run, report: Report
-) -> Iterator[tuple[int, float]]:
-    """Train; yield step and mean loss each time the model shall be tested."""
-    adamw = optimiser(model, run["rate"])
-    total, since = torch.zeros(()), 0
-    for step, batch in enumerate(islice(batches, run["steps"]), 1):
-        total += step_once(model, adamw, batch)
-        since += 1
-        if step % TEST_EVERY == 0 or step == run["steps"]:
-            yield step, (total / since).item()
-            report(since)
-            total, since = torch.zeros(()), 0
+def _losses(
+    model: torch.nn.Module, batches: Iterator[Batch], rate: float, tested_at: Sequence[int]
+) -> Iterator[float]:
+    """Train; stop to yield the mean loss each time the model shall be tested."""
+    adamw = optimiser(model, rate)
+    for steps in np.diff(tested_at, prepend=0).tolist():
+        losses = [step_once(model, adamw, batch) for batch in islice(batches, steps)]
+        yield torch.stack(losses).mean().item()
 
 
 def accuracy(model: torch.nn.Module, batches: Sequence[Batch]) -> float:

@@ -206,8 +206,8 @@ def _gradients(ctx: Any, arrays: tuple[np.ndarray | None, ...]) -> tuple[Tensor 
 def _once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
     """Refuse to be part of a graph of the gradients.
 
-    PyTorch's `once_differentiable` hands gradients over as constants when only saved tensors, not the incoming
-    gradient, depend on what is differentiated a second time: that would be silently wrong.
+    PyTorch's `once_differentiable` hands gradients over as constants when only saved tensors, not the
+    incoming gradient, depend on what is differentiated a second time: that would be silently wrong.
     """
 
     @wraps(backward)
@@ -253,7 +253,7 @@ class _CausalAttention(Function):
             q,
             k,
             v,
-            _view(grad_out),
+            _view(grad_out.contiguous()),
             sink=sink,
             sink_value=sink_value,
             out=out,
@@ -306,7 +306,9 @@ class _PhaseAttention(Function):
     @_once
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises when one was written to
-        found = attention.phase_attention_vjp(ctx.state, _view(grad_out), workers=torch.get_num_threads())
+        found = attention.phase_attention_vjp(
+            ctx.state, _view(grad_out.contiguous()), workers=torch.get_num_threads()
+        )
         names = ("dc", "ds", "dv", "dweight", "dalpha", "dkappa", "dcq", "dsq")
         return *_gradients(ctx, tuple(found.get(name) for name in names)), None, None, None
 
@@ -321,6 +323,7 @@ def _causal_attention(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, sink_value: Tensor | None, masks: dict[str, Any]
 ) -> Tensor:
     _require(q=q, k=k, v=v, key_mask=masks["key_mask"], sink=sink, sink_value=sink_value)
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # once, and not again for the reverse pass
     return _CausalAttention.apply(q, k, v, sink, sink_value, masks)
 
 
@@ -343,4 +346,7 @@ def _phase_attention(
     wanted = any(tensor is not None and tensor.requires_grad for tensor in tensors.values())
     if not (wanted and torch.is_grad_enabled()):
         keep = "none"
+    c, s, v = c.contiguous(), s.contiguous(), v.contiguous()  # once, and not again for the reverse pass
+    if cq is not None and sq is not None:
+        cq, sq = cq.contiguous(), sq.contiguous()
     return _PhaseAttention.apply(c, s, v, weight, alpha, kappa, cq, sq, ramp, dynamics, keep)

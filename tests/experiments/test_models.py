@@ -66,7 +66,11 @@ def test_loops_apply_the_same_block_again():
 def test_initial_values_depend_on_the_seed_alone():
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    first, second, other = models.build("oscillator", 0), models.build("oscillator", 0), models.build("oscillator", 1)
+    first, second, other = (
+        models.build("oscillator", 0),
+        models.build("oscillator", 0),
+        models.build("oscillator", 1),
+    )
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(first(tokens()), second(tokens()))
     assert not torch.equal(first(tokens()), other(tokens()))

@@ -34,7 +34,9 @@ def test_a_line_without_an_end_is_dropped(tmp_path, torn):
     assert path.read_bytes() == b'{"model": "a"}\n{"model": "c"}\n'
 
 
-@pytest.mark.parametrize("line, message", [(b"not JSON", "line 2 of .* is no JSON"), (b"[1]", "must be a JSON object")])
+@pytest.mark.parametrize(
+    "line, message", [(b"not JSON", "line 2 of .* is no JSON"), (b"[1]", "must be a JSON object")]
+)
 def test_a_broken_line_in_the_middle_is_refused_and_left(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     content = b'{"model": "a"}\n' + line + b'\n{"model": "c"}\n'
@@ -52,7 +54,7 @@ def test_numbers_that_json_has_not_are_refused(tmp_path):
 
 def test_a_second_writer_is_refused(tmp_path):
     path = tmp_path / "a.jsonl"
-    script = f"from pathlib import Path; from spo_fast.experiments.records import Records; Records(Path({str(path)!r}))"
+    script = f"from spo_fast.experiments import records as r; r.Records(r.Path({str(path)!r}))"
     with Records(path):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert "RuntimeError: another process is writing to" in done.stderr

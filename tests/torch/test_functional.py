@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attention_cases as samples
 import numpy as np
 import pytest
 import torch
@@ -9,8 +10,6 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from spo_fast import attention
 from spo_fast.torch import causal_attention, phase_attention
-
-import attention_cases as samples
 
 PHASES = pytest.mark.parametrize("name", samples.PHASE_OPTIONS)
 MASKS = pytest.mark.parametrize("name", samples.MASK_OPTIONS)
@@ -245,17 +244,19 @@ def test_compiled_code_ends_its_graph_before_a_kernel_and_gives_the_same():
         torch.compile(function, backend="eager")(q, "kernel"),
         torch.compile(function, backend="eager", fullgraph=True)(q, "eager"),
     ):
-        agree([compiled, *gradients(compiled, {"q": q})], [plain, *gradients(function(q, "kernel"), {"q": q})])
+        agree(
+            [compiled, *gradients(compiled, {"q": q})], [plain, *gradients(function(q, "kernel"), {"q": q})]
+        )
     whole = torch.compile(lambda x: causal_attention(x, x, x), backend="eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="kernels of spo_fast"):
         whole(q)
 
 
 def test_autocast_is_told_what_to_do():
-    layer = torch.nn.Linear(2, 2)
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match="bfloat16"):
-        q = layer(torch.ones(1, 1, 3, 2))
-        causal_attention(q, q, q)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        q = torch.nn.Linear(2, 2)(torch.ones(1, 1, 3, 2))
+        with pytest.raises(ValueError, match="bfloat16"):
+            causal_attention(q, q, q)
 
 
 def test_the_result_does_not_depend_on_threads():

@@ -210,7 +210,9 @@ def test_rotated_scores_depend_on_the_difference_of_places_alone(first):
     np.testing.assert_allclose(turned.norm(dim=1), x[0, :, 0].norm(dim=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
+@pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float32, 1e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)]
+)
 def test_rotations_far_out_are_as_exact_as_the_type(dtype, tolerance):
     place = 100_000
     x = torch.ones(1, place + 1, 1, 4, dtype=dtype)
