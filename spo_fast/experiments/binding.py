@@ -243,4 +243,5 @@ STUDY = Study(
     draw=_draw,
     tabulate=_tabulate,
     execute="spo_fast.experiments.binding:execute",
+    needs_torch=False,
 )

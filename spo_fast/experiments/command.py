@@ -130,6 +130,8 @@ def run(options: argparse.Namespace) -> None:
 
     study = load(options.study)
     runs = study.runs(options.models, options.rates, options.seeds, options.steps)
+    if study.needs_torch:
+        import_module("spo_fast.torch")  # tells which extra is missing
     options.out.mkdir(parents=True, exist_ok=True)
     records = runner.run_all(
         runs,

@@ -135,19 +135,27 @@ def execute(run: Run, settings: Record, report: Report) -> Record:
         "accuracy" of the probe at each step of the dynamics; "final", after the last; "readout", the same of
         the trained readout; "pixels"; "seconds" and "machine".
     """
+    pictures = _pictures()
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
+    with threadpool_limits(1):  # matrices so small are slower on more threads than on one
+        return _execute(run, pictures, report)
+
+
+def _execute(run: Run, pictures: tuple[np.ndarray, ...], report: Report) -> Record:
     import torch
     import torch.nn.functional as F
 
     start = perf_counter()
-    x, y, x_test, y_test = _pictures()
-    pictures, classes = torch.from_numpy(x).float(), torch.from_numpy(y)
+    x, y, x_test, y_test = pictures
+    inputs, classes = torch.from_numpy(x).float(), torch.from_numpy(y)
     model = network(run["seed"], run["model"] != "uncoupled")
     adamw = torch.optim.AdamW(model.parameters(), lr=run["rate"])
     rng = np.random.default_rng([4, run["seed"]])
     for _ in range(run["steps"] if run["model"] != "untrained" else 0):
         some = torch.from_numpy(rng.integers(len(x), size=BATCH))
         adamw.zero_grad()
-        loss = F.cross_entropy(model.readout(features(model(pictures[some])[-1])), classes[some])
+        loss = F.cross_entropy(model.readout(features(model(inputs[some])[-1])), classes[some])
         loss.backward()
         adamw.step()
     report(run["steps"])

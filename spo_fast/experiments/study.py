@@ -63,6 +63,7 @@ class Study:
         One of `tasks.TASKS`; empty for what is no task on tokens.
     file : str
         Name of the file of records, without suffix; studies of one task share it and with it their runs.
+    needs_torch : bool
     """
 
     name: str
@@ -78,6 +79,7 @@ class Study:
     execute: str = TRAIN
     task: str = ""
     file: str = ""
+    needs_torch: bool = True
 
     @property
     def path(self) -> str:
