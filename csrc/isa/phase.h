@@ -34,7 +34,7 @@ INLINE REALS NAMED(polar)(REALS c, REALS s, REALS *cosine, REALS *sine) {
     const REALS scale = (REALS)(2 * unit - exponent), x = c * scale, y = s * scale;
     const INTS origin = largest == (REALS){0};
     const REALS square = OP(select)(origin, OP(set)(1), OP(fma)(x, x, y * y));
-    const REALS inverse = 1 / OP(sqrt)(square);
+    const REALS inverse = OP(rsqrt)(square);
     const INTS sign = (INTS)c & ~(INTS)OP(abs)(c);
     *cosine = OP(select)(origin, (REALS)((INTS)OP(set)(1) | sign), x * inverse);
     *sine = y * inverse;
@@ -166,7 +166,7 @@ static int64_t NAMED(places)(const spo_phase_job *job, int64_t unit, int64_t blo
 INLINE REALS *NAMED(part)(const spo_phase_job *job, int64_t unit, int64_t place, int64_t step,
                           int64_t width) {
     REAL *const record = (REAL *)job->record + unit * job->record_size;
-    return (REALS *)(record + (place + step * width * job->blocks) * LANES);
+    return (REALS *)(record + (place + (job->layout.flat ? 0 : step) * width * job->blocks) * LANES);
 }
 INLINE REALS *NAMED(state_at)(const spo_phase_job *job, int64_t unit, int64_t step) {
     return NAMED(part)(job, unit, job->layout.z, step, 2 * job->at->phases);
