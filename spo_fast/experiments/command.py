@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> None:
         from spo_fast.experiments import speed
 
         names = [options.implementation] if options.implementation else IMPLEMENTATIONS
-        print("\n".join(speed.table(speed.measure(options.models or PROTOCOL, names))))
+        print("\n".join(speed.table(speed.measure(options.models or (*PROTOCOL, speed.LAYER), names))))
         return
     if options.study == REPORT:
         from spo_fast.experiments import report

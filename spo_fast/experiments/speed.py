@@ -8,16 +8,20 @@ from itertools import islice
 from statistics import median
 from time import perf_counter
 
+import torch
+
 from spo_fast.experiments import summary
-from spo_fast.experiments.models import build
+from spo_fast.experiments.models import HEADS, WIDTH, build
 from spo_fast.experiments.specs import MODELS, PROTOCOL
 from spo_fast.experiments.tasks import TASKS
 from spo_fast.experiments.training import BATCH, one_thread, optimiser, step_once
-from spo_fast.torch import IMPLEMENTATIONS
+from spo_fast.torch import IMPLEMENTATIONS, OscillatorAttention
 
 ROUNDS = 30
 STEPS = 3  # a round
 RATE = 1e-3
+TOKENS = 17  # of the association task with 8 pairs
+LAYER = "layer"
 
 
 def measure(
@@ -31,6 +35,7 @@ def measure(
     Parameters
     ----------
     models : sequence of str
+        Of `MODELS`, or "layer": forward and backward of an oscillator layer with T 4 alone.
     implementations : sequence of str
     rounds : int
         Each takes three steps of every model and implementation in turn, in reversed order every other time.
@@ -42,7 +47,9 @@ def measure(
     """
     with one_thread():
         takers = {
-            (model, implementation): _steps(model, implementation)
+            (model, implementation): _layer(implementation)
+            if model == LAYER
+            else _steps(model, implementation)
             for model in models
             for implementation in implementations
         }
@@ -64,6 +71,15 @@ def _steps(model: str, implementation: str) -> Iterator[Callable[[], object]]:
         yield partial(step_once, network, adamw, batch)
 
 
+def _layer(implementation: str) -> Iterator[Callable[[], object]]:
+    """Yield passes forward and back through a layer without end."""
+    layer = OscillatorAttention(WIDTH, HEADS, bias=True, implementation=implementation)
+    x = torch.randn(BATCH, TOKENS, WIDTH, requires_grad=True)
+    gradient = torch.randn_like(x)
+    while True:
+        yield lambda: layer(x).backward(gradient)
+
+
 def table(times: dict[tuple[str, str], tuple[float, float]]) -> list[str]:
     """Lay times out as Markdown, a row a model.
 
@@ -81,7 +97,7 @@ def table(times: dict[tuple[str, str], tuple[float, float]]) -> list[str]:
     names = list(dict.fromkeys(implementation for _, implementation in times))
     rows = [
         [
-            MODELS[model].label,
+            MODELS[model].label if model in MODELS else "oscillator layer alone, T 4",
             *(
                 text
                 for name in names

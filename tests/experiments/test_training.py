@@ -167,7 +167,8 @@ def test_every_oscillator_has_a_mechanism(name, length):
 
 
 def test_speed_of_training_steps_is_laid_out():
-    times = speed.measure(["softmax", "no-steps"], ["kernel"], rounds=1)
+    times = speed.measure(["softmax", "layer"], ["kernel"], rounds=1)
     heading, _, *rows = speed.table(times)
     assert heading == "| model | kernel, ms | ratio |"
     assert len(rows) == 2 and "softmax, 1 layer" in rows[0] and rows[0].endswith("1.00 |")
+    assert "layer alone" in rows[1]
