@@ -385,7 +385,7 @@ static int32_t begin_phase_call(phase_call *call, int reverse, int32_t workers) 
     }
     job->record = call->keep == SPO_KEEP_ALL ? call->state : call->record;
     if (!job->crowded) {
-        const int64_t side = job->units * at->tokens * (2 * at->phases + at->value_width) * call->size;
+        const int64_t side = job->units * at->tokens * job->layout.mean_width * call->size;
         call->rows = lines(2 * side + 64);
         if (!call->rows) return SPO_OUT_OF_MEMORY;
         job->rows[0] = call->rows;

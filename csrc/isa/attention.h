@@ -31,8 +31,6 @@
 #define CROWD_COLUMNS 4
 #define TILE_VECTORS 4
 #define TILE_KEYS 48
-/* Queries of a crowd whose weights are held at once on the way back. */
-#define CROWD_STRIP 32
 #define LARGEST_COUNT(a, b) ((a) > (b) ? (a) : (b))
 #define SMALLEST_COUNT(a, b) ((a) < (b) ? (a) : (b))
 #endif
@@ -358,20 +356,18 @@ static void NAMED(reverse_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows
 
 /* ---- crowds: lanes are problems ---------------------------------------------------------------------- */
 
-/* c[r][column] = (c +) sum_t a[r][t] b[t][column], everything vectors; steps in vectors, c's columns are side
- * by side. */
+/* c[r][column] = sum_t a[r][t] b[t][column], everything vectors; steps in vectors, c's columns are side by side.
+ * More terms of the same kind may follow from a second pair, whose b_term is more_term. */
 typedef struct {
-    int64_t terms, a_row, a_term, b_column, b_term, c_row;
+    int64_t terms, a_row, a_term, b_column, b_term, c_row, more_term;
 } NAMED(crowd_product);
 
-INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const int add,
-                                  const NAMED(crowd_product) * p, const REALS *a, const REALS *b, REALS *c) {
-    REALS sum[CROWD_MOST][CROWD_COLUMNS];
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 8
-        for (int k = 0; k < columns; ++k) sum[r][k] = (REALS){0};
-    const int64_t a_row = p->a_row, b_column = p->b_column, a_term = p->a_term, b_term = p->b_term;
+typedef void NAMED(crowd_block)(const NAMED(crowd_product) * p, const REALS *a, const REALS *b,
+                                const REALS *more_a, const REALS *more_b, REALS *c);
+
+INLINE void NAMED(crowd_terms)(const int rows, const int columns, const NAMED(crowd_product) * p, const REALS *a,
+                               const REALS *b, int64_t b_term, REALS sum[CROWD_MOST][CROWD_COLUMNS]) {
+    const int64_t a_row = p->a_row, b_column = p->b_column, a_term = p->a_term;
     const REALS *a3 = a + 3 * a_row, *b3 = b + 3 * b_column;
     for (int64_t t = p->terms; t > 0; --t) {
         REALS left[CROWD_MOST];
@@ -388,25 +384,28 @@ INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const int a
         __asm__("" : "+r"(a), "+r"(a3), "+r"(b), "+r"(b3));
 #endif
     }
+}
+
+INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const NAMED(crowd_product) * p, const REALS *a,
+                                  const REALS *b, const REALS *more_a, const REALS *more_b, REALS *c) {
+    REALS sum[CROWD_MOST][CROWD_COLUMNS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
-        for (int k = 0; k < columns; ++k) {
-            REALS *at = c + r * p->c_row + k;
-            *at = add ? *at + sum[r][k] : sum[r][k];
-        }
+        for (int k = 0; k < columns; ++k) sum[r][k] = (REALS){0};
+    NAMED(crowd_terms)(rows, columns, p, a, b, p->b_term, sum);
+    if (more_a) NAMED(crowd_terms)(rows, columns, p, more_a, more_b, p->more_term, sum);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+        for (int k = 0; k < columns; ++k) c[r * p->c_row + k] = sum[r][k];
 }
 
-typedef void NAMED(crowd_block)(const NAMED(crowd_product) * p, const REALS *a, const REALS *b, REALS *c);
-
 #define CROWD_BLOCK(ROWS, COLUMNS)                                                                           \
-    static SPO_APART void NAMED(crowd_##ROWS##_##COLUMNS)(const NAMED(crowd_product) * p, const REALS *a,    \
-                                                          const REALS *b, REALS *c) {                        \
-        NAMED(crowd_multiply)(ROWS, COLUMNS, 0, p, a, b, c);                                                 \
-    }                                                                                                        \
-    static SPO_APART void NAMED(crowd_add_##ROWS##_##COLUMNS)(const NAMED(crowd_product) * p,                \
-                                                              const REALS *a, const REALS *b, REALS *c) {    \
-        NAMED(crowd_multiply)(ROWS, COLUMNS, 1, p, a, b, c);                                                 \
+    static SPO_APART void NAMED(crowd_##ROWS##_##COLUMNS)(                                                   \
+        const NAMED(crowd_product) * p, const REALS *a, const REALS *b, const REALS *more_a,                 \
+        const REALS *more_b, REALS *c) {                                                                     \
+        NAMED(crowd_multiply)(ROWS, COLUMNS, p, a, b, more_a, more_b, c);                                    \
     }
 CROWD_BLOCK(1, 1)
 CROWD_BLOCK(1, 4)
@@ -419,38 +418,40 @@ CROWD_BLOCK(4, 1)
 CROWD_BLOCK(4, 4)
 CROWD_BLOCK(5, 1)
 CROWD_BLOCK(5, 4)
-#define CROWD_BLOCKS(KIND, COLUMNS)                                                                          \
-    {NAMED(KIND##_1_##COLUMNS), NAMED(KIND##_2_##COLUMNS), NAMED(KIND##_3_##COLUMNS),                        \
-     NAMED(KIND##_4_##COLUMNS), NAMED(KIND##_5_##COLUMNS)}
+#define CROWD_BLOCKS(COLUMNS)                                                                                \
+    {                                                                                                        \
+        NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS),                        \
+            NAMED(crowd_4_##COLUMNS), NAMED(crowd_5_##COLUMNS)                                               \
+    }
 #else
-#define CROWD_BLOCKS(KIND, COLUMNS)                                                                          \
-    {NAMED(KIND##_1_##COLUMNS), NAMED(KIND##_2_##COLUMNS), NAMED(KIND##_3_##COLUMNS)}
+#define CROWD_BLOCKS(COLUMNS)                                                                                \
+    { NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS) }
 #endif
 #undef CROWD_BLOCK
 
 /* A block of up to CROWD_MOST rows. */
-static void NAMED(crowd_rows)(int add, const NAMED(crowd_product) * p, int64_t rows, int64_t columns,
-                              const REALS *a, const REALS *b, REALS *c) {
-    static NAMED(crowd_block) *const blocks[2][2][CROWD_MOST] = {
-        {CROWD_BLOCKS(crowd, 1), CROWD_BLOCKS(crowd, 4)},
-        {CROWD_BLOCKS(crowd_add, 1), CROWD_BLOCKS(crowd_add, 4)}};
-    NAMED(crowd_block) *const four = blocks[add][1][rows - 1], *const one = blocks[add][0][rows - 1];
-    int64_t k = 0;
-    for (; k + 4 <= columns; k += 4) four(p, a, b + k * p->b_column, c + k);
-    for (; k < columns; ++k) one(p, a, b + k * p->b_column, c + k);
+static void NAMED(crowd_rows)(const NAMED(crowd_product) * p, int64_t rows, int64_t columns, const REALS *a,
+                              const REALS *b, const REALS *more_a, const REALS *more_b, REALS *c) {
+    static NAMED(crowd_block) *const blocks[2][CROWD_MOST] = {CROWD_BLOCKS(1), CROWD_BLOCKS(4)};
+    for (int64_t k = 0; k < columns;) {
+        const int four = k + CROWD_COLUMNS <= columns;
+        const int64_t place = k * p->b_column;
+        blocks[four][rows - 1](p, a, b + place, more_a, more_b + (more_a ? place : 0), c + k);
+        k += four ? CROWD_COLUMNS : 1;
+    }
 }
 #undef CROWD_BLOCKS
-
-/* Rows of the next block: no single row is left behind where registers allow one more. */
-INLINE int64_t NAMED(crowd_take)(int64_t left) { return left <= CROWD_MOST ? left : CROWD_ROWS; }
 
 /* LANES problems of one shape; steps in vectors. */
 typedef struct {
     int64_t queries, keys, width, value_width;
     int64_t ahead; /* causal: query i sees i + ahead keys; otherwise at least the number of keys */
-    const REALS *q, *k, *v;
+    const REALS *k, *v;
     int64_t q_step, k_step, v_step;
 } NAMED(crowd);
+
+/* Rows of the next block: no single one is left behind where registers allow one more. */
+INLINE int64_t NAMED(crowd_take)(int64_t left) { return left <= CROWD_MOST ? left : CROWD_ROWS; }
 
 INLINE int64_t NAMED(crowd_sees)(const NAMED(crowd) * at, int64_t i) {
     return LARGEST_COUNT(0, SMALLEST_COUNT(at->keys, i + at->ahead));
@@ -462,94 +463,84 @@ INLINE int64_t NAMED(crowd_reach)(const NAMED(crowd) * at, int64_t i, int64_t ro
     return SMALLEST_COUNT(at->keys, (seen + CROWD_COLUMNS - 1) / CROWD_COLUMNS * CROWD_COLUMNS);
 }
 
-/* out (query, value width) is replaced by the values, weighted relative to exp(top); top and sum (query)
- * begin as a sink left them, whose share of out is `sink` (value width), or NULL. scores: (CROWD_MOST, keys).
- */
-static void NAMED(attend_crowd_rows)(const NAMED(crowd) * at, const REALS *sink, REALS *scores, REALS *top,
-                                     REALS *sum, REALS *out, int64_t out_step) {
-    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, at->keys};
-    NAMED(crowd_product) value = {0, at->keys, 1, 1, at->v_step, out_step};
-    for (int64_t i = 0; i < at->queries;) {
-        const int64_t rows = NAMED(crowd_take)(at->queries - i);
-        const int64_t reach = NAMED(crowd_reach)(at, i, rows);
-        NAMED(crowd_rows)(0, &score, rows, reach, at->q + i * at->q_step, at->k, scores);
-        for (int64_t r = 0; r < rows; ++r) {
-            REALS *const row = scores + r * at->keys;
-            const int64_t seen = NAMED(crowd_sees)(at, i + r);
-            REALS highest = top[i + r], total = {0};
-            for (int64_t j = 0; j < seen; ++j) highest = OP(max)(row[j], highest);
-            for (int64_t j = 0; j < seen; ++j) {
-                row[j] = OP(weight)(row[j] - highest);
-                total += row[j];
-            }
-            for (int64_t j = seen; j < reach; ++j) row[j] = (REALS){0};
-            const REALS shrink = OP(weight)(top[i + r] - highest);
-            sum[i + r] = sum[i + r] * shrink + total;
-            top[i + r] = highest;
-            if (sink)
-                for (int64_t c = 0; c < at->value_width; ++c) out[(i + r) * out_step + c] = shrink * sink[c];
+/* The block of queries i ... i + rows - 1, whose first is q: out (rows, value width) becomes the values, weighted
+ * relative to exp(top). top and sum (rows) begin as a sink left them, whose share of out is `sink` (value
+ * width), or NULL. scores: (CROWD_MOST, keys). */
+static void NAMED(attend_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
+                                      const REALS *sink, REALS *scores, REALS *top, REALS *sum, REALS *out,
+                                      int64_t out_step) {
+    const int64_t reach = NAMED(crowd_reach)(at, i, rows);
+    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, at->keys, 0};
+    const NAMED(crowd_product) value = {reach, at->keys, 1, 1, at->v_step, out_step, 0};
+    REALS shrink[CROWD_MOST];
+    NAMED(crowd_rows)(&score, rows, reach, q, at->k, NULL, NULL, scores);
+    for (int64_t r = 0; r < rows; ++r) {
+        REALS *const row = scores + r * at->keys;
+        const int64_t seen = NAMED(crowd_sees)(at, i + r);
+        REALS highest = top[r], total = {0};
+        for (int64_t j = 0; j < seen; ++j) highest = OP(max)(row[j], highest);
+        for (int64_t j = 0; j < seen; ++j) {
+            row[j] = OP(weight)(row[j] - highest);
+            total += row[j];
         }
-        value.terms = reach;
-        NAMED(crowd_rows)(sink != NULL, &value, rows, at->value_width, scores, at->v, out + i * out_step);
-        i += rows;
+        for (int64_t j = seen; j < reach; ++j) row[j] = (REALS){0};
+        shrink[r] = OP(weight)(top[r] - highest);
+        sum[r] = sum[r] * shrink[r] + total;
+        top[r] = highest;
     }
+    NAMED(crowd_rows)(&value, rows, at->value_width, scores, at->v, NULL, NULL, out);
+    for (int64_t r = 0; sink && r < rows; ++r)
+        for (int64_t c = 0; c < at->value_width; ++c) out[r * out_step + c] += shrink[r] * sink[c];
 }
 
-/* The reverse pass of a crowd; steps in vectors. */
-typedef struct {
-    const REALS *grad;                /* (query, value width) */
-    const REALS *minus_lse, *minus_d; /* (query) */
-    REALS *weights, *slopes;          /* (CROWD_STRIP, keys) scratch each */
-    REALS *dq, *dk, *dv;              /* replaced, added to, added to; dk and dv may lie in one another */
-    int64_t grad_step, dq_step, dk_step, dv_step;
-} NAMED(crowd_reverse);
+/* The same on the way back: weights and their gradients (keys) of each row, and dq (rows, width). minus_lse and
+ * minus_d are of these rows. */
+static void NAMED(reverse_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
+                                       const REALS *grad, int64_t grad_step, const REALS *minus_lse,
+                                       const REALS *minus_d, REALS *weights, REALS *slopes, REALS *dq) {
+    const int64_t keys = at->keys, reach = NAMED(crowd_reach)(at, i, rows);
+    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, keys, 0};
+    const NAMED(crowd_product) slope = {at->value_width, grad_step, 1, at->v_step, 1, keys, 0};
+    const NAMED(crowd_product) to_q = {reach, keys, 1, 1, at->k_step, at->width, 0};
+    NAMED(crowd_rows)(&score, rows, reach, q, at->k, NULL, NULL, weights);
+    NAMED(crowd_rows)(&slope, rows, reach, grad, at->v, NULL, NULL, slopes);
+    for (int64_t r = 0; r < rows; ++r) {
+        REALS *const weight = weights + r * keys, *const bend = slopes + r * keys;
+        const int64_t seen = NAMED(crowd_sees)(at, i + r);
+        for (int64_t j = 0; j < seen; ++j) {
+            const REALS p = OP(weight)(weight[j] + minus_lse[r]);
+            weight[j] = p;
+            bend[j] = p * (bend[j] + minus_d[r]);
+        }
+        /* as far as a block of keys that begins before `seen` goes */
+        for (int64_t j = seen; j < SMALLEST_COUNT(keys, reach + CROWD_MOST); ++j)
+            weight[j] = bend[j] = (REALS){0};
+    }
+    NAMED(crowd_rows)(&to_q, rows, at->width, slopes, at->k, NULL, NULL, dq);
+}
 
-static void NAMED(reverse_crowd_rows)(const NAMED(crowd) * at, const NAMED(crowd_reverse) * to) {
-    const int64_t keys = at->keys;
-    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, keys};
-    const NAMED(crowd_product) slope = {at->value_width, to->grad_step, 1, at->v_step, 1, keys};
-    NAMED(crowd_product) to_q = {0, keys, 1, 1, at->k_step, to->dq_step};
-    NAMED(crowd_product) to_k = {0, 1, keys, 1, at->q_step, to->dk_step};
-    NAMED(crowd_product) to_v = {0, 1, keys, 1, to->grad_step, to->dv_step};
-    for (int64_t strip = 0; strip < at->queries; strip += CROWD_STRIP) {
-        const int64_t end = SMALLEST_COUNT(at->queries, strip + CROWD_STRIP);
-        for (int64_t i = strip; i < end;) {
-            const int64_t rows = NAMED(crowd_take)(end - i), reach = NAMED(crowd_reach)(at, i, rows);
-            REALS *const weights = to->weights + (i - strip) * keys;
-            REALS *const slopes = to->slopes + (i - strip) * keys;
-            NAMED(crowd_rows)(0, &score, rows, reach, at->q + i * at->q_step, at->k, weights);
-            NAMED(crowd_rows)(0, &slope, rows, reach, to->grad + i * to->grad_step, at->v, slopes);
-            for (int64_t r = 0; r < rows; ++r) {
-                REALS *const weight = weights + r * keys, *const bend = slopes + r * keys;
-                const REALS lse = to->minus_lse[i + r], d = to->minus_d[i + r];
-                const int64_t seen = NAMED(crowd_sees)(at, i + r);
-                for (int64_t j = 0; j < seen; ++j) {
-                    weight[j] = OP(weight)(weight[j] + lse);
-                    bend[j] = weight[j] * (bend[j] + d);
-                }
-                /* as far as a block of keys that begins before `seen` goes */
-                for (int64_t j = seen; j < SMALLEST_COUNT(keys, reach + CROWD_MOST); ++j)
-                    weight[j] = bend[j] = (REALS){0};
-            }
-            to_q.terms = reach;
-            NAMED(crowd_rows)(0, &to_q, rows, at->width, slopes, at->k, to->dq + i * to->dq_step);
-            i += rows;
-        }
-        for (int64_t j = 0, block = strip; j < keys;) {
-            const int64_t rows = NAMED(crowd_take)(keys - j);
-            for (int64_t next; block < end; block = next) {
-                next = block + NAMED(crowd_take)(end - block);
-                if (NAMED(crowd_sees)(at, next - 1) > j) break;
-            }
-            if (block == end) break;
-            to_k.terms = to_v.terms = end - block;
-            const int64_t first = (block - strip) * keys + j;
-            NAMED(crowd_rows)(1, &to_v, rows, at->value_width, to->weights + first,
-                              to->grad + block * to->grad_step, to->dv + j * to->dv_step);
-            NAMED(crowd_rows)(1, &to_k, rows, at->width, to->slopes + first, at->q + block * at->q_step,
-                              to->dk + j * to->dk_step);
-            j += rows;
-        }
+/* What all queries q (query, width) and gradients grad (query, value width) leave at the keys j ... j + rows - 1:
+ * dk (rows, width) and dv (rows, value width). Where dv is NULL, dk (rows, value width) gets their sum. */
+static void NAMED(reverse_crowd_keys)(const NAMED(crowd) * at, int64_t j, int64_t rows, const REALS *q,
+                                      const REALS *grad, int64_t grad_step, const REALS *weights,
+                                      const REALS *slopes, REALS *dk, REALS *dv) {
+    const int64_t keys = at->keys, e = at->width, f = at->value_width;
+    int64_t first = 0; /* of the blocks of queries that see j */
+    while (first < at->queries) {
+        const int64_t next = first + NAMED(crowd_take)(at->queries - first);
+        if (NAMED(crowd_sees)(at, next - 1) > j) break;
+        first = next;
+    }
+    const NAMED(crowd_product) to_k = {at->queries - first, 1, keys, 1, at->q_step, dv ? e : f, grad_step};
+    const NAMED(crowd_product) to_v = {at->queries - first, 1, keys, 1, grad_step, f, 0};
+    const REALS *const weight = weights + first * keys + j, *const slope = slopes + first * keys + j;
+    const REALS *const from_q = q + first * at->q_step, *const from_grad = grad + first * grad_step;
+    if (dv) {
+        NAMED(crowd_rows)(&to_k, rows, e, slope, from_q, NULL, NULL, dk);
+        NAMED(crowd_rows)(&to_v, rows, f, weight, from_grad, NULL, NULL, dv);
+    } else {
+        NAMED(crowd_rows)(&to_k, rows, e, slope, from_q, weight, from_grad, dk);
+        NAMED(crowd_rows)(&to_v, rows, f - e, weight, from_grad + e, NULL, NULL, dk + e);
     }
 }
 
@@ -562,7 +553,7 @@ static void NAMED(reverse_crowd_rows)(const NAMED(crowd) * at, const NAMED(crowd
 static int64_t NAMED(attend_room)(const spo_attention *at, int crowded, int reverse) {
     const int64_t e = at->width, f = at->value_width, n = at->queries, m = at->keys;
     if (crowded && reverse)
-        return LANES * (n * (2 * e + 2 * f) + 2 * m * (e + f) + 2 * n + f + 2 * CROWD_STRIP * m);
+        return LANES * (n * (2 * e + 2 * f) + m * (e + f) + CROWD_MOST * (e + f) + 2 * n + f + 2 * n * m);
     if (crowded) return LANES * (n * (e + f) + m * (e + f) + 2 * n + CROWD_MOST * m + f);
     const int64_t rows = NAMED(padded)(e) + NAMED(padded)(f);
     if (reverse) return TILE_QUERIES * (2 * e + 2 * f + rows + 2 * TILE_KEYS);
@@ -753,7 +744,8 @@ static void NAMED(collect)(const spo_attend_job *job, int64_t problem) {
 }
 
 /* LANES problems from `problem` on, without a key mask: queries (scaled), keys and values. */
-static NAMED(crowd) NAMED(crowd_of)(const spo_attend_job *job, int64_t problem, int64_t count, REAL **room) {
+static NAMED(crowd)
+    NAMED(crowd_of)(const spo_attend_job *job, int64_t problem, int64_t count, REAL **room, REALS **queries) {
     const spo_attention *at = job->at;
     const int64_t e = at->width, f = at->value_width, n = at->queries, m = at->keys;
     REAL *q = NAMED(take)(room, n * e * LANES), *k = NAMED(take)(room, m * e * LANES);
@@ -767,8 +759,8 @@ static NAMED(crowd) NAMED(crowd_of)(const spo_attend_job *job, int64_t problem, 
     NAMED(pack)((const REAL *)at->k + problem * m * e, offset, count, m * e, k);
     NAMED(row_offsets)(m * f, offset);
     NAMED(pack)((const REAL *)at->v + problem * m * f, offset, count, m * f, v);
-    return (NAMED(crowd)){n,          m, e, f, at->causal ? m - n + 1 : m, (REALS *)q, (REALS *)k,
-                          (REALS *)v, e, e, f};
+    *queries = (REALS *)q;
+    return (NAMED(crowd)){n, m, e, f, at->causal ? m - n + 1 : m, (REALS *)k, (REALS *)v, e, e, f};
 }
 
 /* Scores of the sinks of LANES problems, -infinity where there is none; their values into `value`. */
@@ -790,28 +782,34 @@ static void NAMED(attend_crowd)(const spo_attend_job *job, int64_t problem, void
     const int64_t f = at->value_width, n = at->queries;
     const int64_t count = SMALLEST_COUNT(LANES, at->groups * at->heads - problem);
     REAL *room = scratch;
-    const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room);
-    REALS *out = (REALS *)NAMED(take)(&room, n * f * LANES), *top = (REALS *)NAMED(take)(&room, n * LANES);
-    REALS *sum = (REALS *)NAMED(take)(&room, n * LANES), *value = (REALS *)NAMED(take)(&room, f * LANES);
+    REALS *q, begin_top = OP(set)(NOTHING), begin_sum = {0};
+    const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room, &q);
+    REALS *const out = (REALS *)NAMED(take)(&room, n * f * LANES);
+    REALS *const lse = (REALS *)NAMED(take)(&room, n * LANES);
+    REALS *const value = (REALS *)NAMED(take)(&room, f * LANES);
     int64_t offset[LANES];
-    REALS begin_top = OP(set)(NOTHING), begin_sum = {0};
     if (at->sink) {
         const REALS sink = NAMED(sinks_of)(at, problem, count, value);
         const INTS none = sink == -(REAL)INFINITY;
         begin_top = OP(select)(none, begin_top, sink);
-        begin_sum = OP (and)(OP(set)(1), ~none);
+        begin_sum = OP(and)(OP(set)(1), ~none);
     }
-    for (int64_t i = 0; i < n; ++i) top[i] = begin_top, sum[i] = begin_sum;
-    NAMED(attend_crowd_rows)(&crowd, at->sink ? value : NULL, (REALS *)room, top, sum, out, f);
-    for (int64_t i = 0; i < n; ++i) {
-        const REALS share = NAMED(share_of)(sum[i]);
-        for (int64_t c = 0; c < f; ++c) out[i * f + c] *= share;
-        top[i] = NAMED(lse_of)(top[i], sum[i]);
+    for (int64_t i = 0, rows; i < n; i += rows) {
+        REALS top[CROWD_MOST], sum[CROWD_MOST];
+        rows = NAMED(crowd_take)(n - i);
+        for (int64_t r = 0; r < rows; ++r) top[r] = begin_top, sum[r] = begin_sum;
+        NAMED(attend_crowd_block)(&crowd, i, rows, q + i * crowd.q_step, at->sink ? value : NULL,
+                                  (REALS *)room, top, sum, out + i * f, f);
+        for (int64_t r = 0; r < rows; ++r) {
+            const REALS share = NAMED(share_of)(sum[r]);
+            for (int64_t c = 0; c < f; ++c) out[(i + r) * f + c] *= share;
+            lse[i + r] = NAMED(lse_of)(top[r], sum[r]);
+        }
     }
     NAMED(row_offsets)(n * f, offset);
     NAMED(unpack)((REAL *)out, offset, count, n * f, (REAL *)job->out + problem * n * f);
     NAMED(row_offsets)(n, offset);
-    NAMED(unpack)((REAL *)top, offset, count, n, (REAL *)job->lse + problem * n);
+    NAMED(unpack)((REAL *)lse, offset, count, n, (REAL *)job->lse + problem * n);
 }
 
 static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, void *scratch) {
@@ -819,14 +817,18 @@ static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, voi
     const int64_t e = at->width, f = at->value_width, n = at->queries, m = at->keys;
     const int64_t count = SMALLEST_COUNT(LANES, at->groups * at->heads - problem);
     REAL *room = scratch;
-    const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room);
-    REALS *grad = (REALS *)NAMED(take)(&room, n * f * LANES),
-          *dq = (REALS *)NAMED(take)(&room, n * e * LANES);
-    REALS *dk = (REALS *)NAMED(take)(&room, m * e * LANES), *dv = (REALS *)NAMED(take)(&room, m * f * LANES);
-    REALS *minus_lse = (REALS *)NAMED(take)(&room, n * LANES);
-    REALS *minus_d = (REALS *)NAMED(take)(&room, n * LANES), *value = (REALS *)NAMED(take)(&room, f * LANES);
-    REALS *out = (REALS *)NAMED(take)(&room, n * f * LANES), *weights = (REALS *)room;
-    int64_t offset[LANES];
+    REALS *q;
+    const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room, &q);
+    REALS *const grad = (REALS *)NAMED(take)(&room, n * f * LANES);
+    REALS *const out = (REALS *)NAMED(take)(&room, n * f * LANES);
+    REALS *const dq = (REALS *)NAMED(take)(&room, n * e * LANES);
+    REALS *const dk = (REALS *)NAMED(take)(&room, CROWD_MOST * e * LANES);
+    REALS *const dv = (REALS *)NAMED(take)(&room, CROWD_MOST * f * LANES);
+    REALS *const minus_lse = (REALS *)NAMED(take)(&room, n * LANES);
+    REALS *const minus_d = (REALS *)NAMED(take)(&room, n * LANES);
+    REALS *const value = (REALS *)NAMED(take)(&room, f * LANES);
+    REALS *const weights = (REALS *)room, *const slopes = weights + n * m;
+    int64_t offset[LANES], v_offset[LANES];
     NAMED(row_offsets)(n, offset);
     NAMED(pack)((const REAL *)job->lse + problem * n, offset, count, n, (REAL *)minus_lse);
     NAMED(row_offsets)(n * f, offset);
@@ -853,15 +855,20 @@ static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, voi
             }
         }
     }
-    memset(dk, 0, (size_t)(m * (e + f)) * sizeof(REALS));
-    const NAMED(crowd_reverse)
-        to = {grad, minus_lse, minus_d, weights, weights + CROWD_STRIP * m, dq, dk, dv, f, e, e, f};
-    NAMED(reverse_crowd_rows)(&crowd, &to);
+    for (int64_t i = 0, rows; i < n; i += rows) {
+        rows = NAMED(crowd_take)(n - i);
+        NAMED(reverse_crowd_block)(&crowd, i, rows, q + i * e, grad + i * f, f, minus_lse + i, minus_d + i,
+                                   weights + i * m, slopes + i * m, dq + i * e);
+    }
     for (int64_t x = 0; x < n * e; ++x) dq[x] *= OP(set)((REAL)at->scale);
     NAMED(row_offsets)(n * e, offset);
     NAMED(unpack)((REAL *)dq, offset, count, n * e, (REAL *)job->dq + problem * n * e);
     NAMED(row_offsets)(m * e, offset);
-    NAMED(unpack)((REAL *)dk, offset, count, m * e, (REAL *)job->dk + problem * m * e);
-    NAMED(row_offsets)(m * f, offset);
-    NAMED(unpack)((REAL *)dv, offset, count, m * f, (REAL *)job->dv + problem * m * f);
+    NAMED(row_offsets)(m * f, v_offset);
+    for (int64_t j = 0, rows; j < m; j += rows) {
+        rows = NAMED(crowd_take)(m - j);
+        NAMED(reverse_crowd_keys)(&crowd, j, rows, q, grad, f, weights, slopes, dk, dv);
+        NAMED(unpack)((REAL *)dk, offset, count, rows * e, (REAL *)job->dk + (problem * m + j) * e);
+        NAMED(unpack)((REAL *)dv, v_offset, count, rows * f, (REAL *)job->dv + (problem * m + j) * f);
+    }
 }

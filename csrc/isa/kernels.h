@@ -89,7 +89,7 @@ typedef struct spo_phase_job {
     spo_phase_layout layout;
     void *record;        /* (units, record_size) numbers */
     int64_t record_size; /* 0: the record holds one unit, the one at work */
-    void *rows[2];       /* tiles: (units, tokens, 2 phases + value width) of even and odd steps */
+    void *rows[2];       /* tiles: (units, tokens, mean_width) of even and odd steps */
     void *out;           /* NULL: not wanted */
     void *grad_out, *dc, *ds, *dquery_c, *dquery_s, *dv;
     void *phase_gradient, *query_gradient, *value_gradient; /* (units, blocks, width, lanes) */

@@ -111,6 +111,19 @@ INLINE void v_sincos(vd x, vd *sine, vd *cosine) {
     }
 }
 
+/* The same for |x| <= pi / 4, not checked. */
+INLINE void v_sincos_near(vd x, vd *sine, vd *cosine) {
+    const vd z = x * x;
+    vd s = v_set(SPO_SIN[5]), c = v_set(SPO_COS[5]);
+    for (int j = 4; j >= 0; --j) {
+        s = v_fma(s, z, v_set(SPO_SIN[j]));
+        c = v_fma(c, z, v_set(SPO_COS[j]));
+    }
+    const vd half = 0.5 * z, w = 1.0 - half;
+    *sine = v_fma(s * z, x, x);
+    *cosine = w + v_fma(c * z, z, (1.0 - w) - half);
+}
+
 /* e^x as the weights of a softmax need it, x <= 709 (88 in float): what lies below the smallest normal number
  * is 0, NaN stays NaN. 1.3 and 1.2 units in the last place. */
 INLINE vd v_weight(vd x) {
@@ -171,19 +184,24 @@ static __attribute__((noinline)) void f_sincos_far(const float *x, float *sine, 
     }
 }
 
-INLINE void f_sincos(vf x, vf *sine, vf *cosine) {
-    const vf shifted = f_fma(x, f_set((float)TWO_OVER_PI), f_set(F_ROUNDER));
-    const vf k = shifted - F_ROUNDER;
-    const vfi quadrant = (vfi)shifted;
-    const vf r = f_fma(k, f_set(-F_PIO2_3), f_fma(k, f_set(-F_PIO2_2), f_fma(k, f_set(-F_PIO2_1), x)));
-    const vf z = r * r;
+INLINE void f_sincos_near(vf x, vf *sine, vf *cosine) {
+    const vf z = x * x;
     vf s = f_set((float)SPO_SIN_SINGLE[2]), c = f_set((float)SPO_COS_SINGLE[2]);
     for (int j = 1; j >= 0; --j) {
         s = f_fma(s, z, f_set((float)SPO_SIN_SINGLE[j]));
         c = f_fma(c, z, f_set((float)SPO_COS_SINGLE[j]));
     }
-    s = f_fma(s * z, r, r);
-    c = f_fma(c * z, z, f_fma(f_set(-0.5f), z, f_set(1.0f)));
+    *sine = f_fma(s * z, x, x);
+    *cosine = f_fma(c * z, z, f_fma(f_set(-0.5f), z, f_set(1.0f)));
+}
+
+INLINE void f_sincos(vf x, vf *sine, vf *cosine) {
+    const vf shifted = f_fma(x, f_set((float)TWO_OVER_PI), f_set(F_ROUNDER));
+    const vf k = shifted - F_ROUNDER;
+    const vfi quadrant = (vfi)shifted;
+    const vf r = f_fma(k, f_set(-F_PIO2_3), f_fma(k, f_set(-F_PIO2_2), f_fma(k, f_set(-F_PIO2_1), x)));
+    vf s, c;
+    f_sincos_near(r, &s, &c);
     const vfi swap = -(quadrant & 1);
     const vfi sine_sign = (quadrant & 2) << 30, cosine_sign = ((quadrant + 1) & 2) << 30;
     *sine = (vf)((vfi)f_select(swap, c, s) ^ sine_sign);
