@@ -35,6 +35,8 @@
 #define SMALLEST_COUNT(a, b) ((a) < (b) ? (a) : (b))
 #endif
 #define TILE_QUERIES (TILE_VECTORS * LANES)
+/* Stands for the maximum of nothing: below every score, yet exp(score - it) is no NaN. */
+#define NOTHING (-LARGEST_POWER)
 
 /* ---- rows of numbers to lanes and back -------------------------------------------------------------- */
 
@@ -96,6 +98,7 @@ INLINE void NAMED(multiply)(const int rows, const int vectors, const int add, co
                             const REALS *start, REAL *c) {
     REALS sum[PRODUCT_ROWS][2];
     const int64_t terms = p->terms, b_vector = p->b_vector, b_term = p->b_term;
+    const int64_t c_row = p->c_row, c_vector = p->c_vector;
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
@@ -123,7 +126,7 @@ INLINE void NAMED(multiply)(const int rows, const int vectors, const int add, co
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; ++v) {
-            REAL *at = c + r * p->c_row + v * p->c_vector;
+            REAL *at = c + r * c_row + v * c_vector;
             OP(store)(at, add ? OP(load)(at) + sum[r][v] : sum[r][v]);
         }
 }
@@ -239,11 +242,42 @@ INLINE int64_t NAMED(seen_by)(const NAMED(rows) * rows, int64_t v, int64_t j0, i
     return LARGEST_COUNT(0, SMALLEST_COUNT(rows->some[last] - j0, count));
 }
 
-/* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights,
- * both relative to exp(top). q is (vector, width, lane), scores (TILE_KEYS, TILE_QUERIES) scratch. */
+/* How far above exp2(top) a weight may be before top is raised. */
+#define HEADROOM 8
+
+/* Takes `seen` scores of one vector, in steps of TILE_QUERIES, less their top, to weights; returns their sum.
+ * Raises the top, and shrinks what was summed up, where a score is too far above or the first one comes. */
+INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, int64_t value_width, REAL *out) {
+    REALS highest = OP(set)(NOTHING), total = {0};
+    for (int64_t j = 0; j < seen; ++j) highest = OP(max)(OP(load)(scores + j * TILE_QUERIES), highest);
+    const INTS fresh = *sum == (REALS){0};
+    if (!OP(any)((highest > (REAL)HEADROOM) | fresh)) {
+        for (int64_t j = 0; j < seen; ++j) {
+            const REALS weight = OP(weight2)(OP(load)(scores + j * TILE_QUERIES));
+            total += weight;
+            OP(store)(scores + j * TILE_QUERIES, weight);
+        }
+        return total;
+    }
+    const INTS raised = (highest > (REAL)0) | (fresh & (highest > (REAL)NOTHING / 2));
+    const REALS by = OP(and)(highest, raised), shrink = OP(weight2)(OP(and)(-by, ~fresh));
+    for (int64_t c = 0; c < value_width; ++c, out += LANES) OP(store)(out, shrink * OP(load)(out));
+    *sum *= shrink;
+    *top += by;
+    for (int64_t j = 0; j < seen; ++j) {
+        const REALS weight = OP(weight2)(OP(load)(scores + j * TILE_QUERIES) - by);
+        total += weight;
+        OP(store)(scores + j * TILE_QUERIES, weight);
+    }
+    return total;
+}
+
+/* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights, both
+ * relative to 2^top; top begins at 0, or with a sink. q is (vector, width, lane), times log2 e; scores
+ * (TILE_KEYS, TILE_QUERIES) scratch. */
 static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows, const REAL *q, REAL *scores,
                                REALS *top, REALS *sum, REAL *out) {
-    const REALS zeros[2] = {{0}, {0}}, none = OP(set)(-(REAL)INFINITY);
+    const REALS none = OP(set)(NOTHING);
     const NAMED(product) score = {kv->width, kv->k_step, 1, kv->width * LANES, LANES, TILE_QUERIES, LANES};
     NAMED(product) value = {0, 1, kv->v_step, LANES, TILE_QUERIES, LANES, kv->value_width * LANES};
     const int64_t end = rows->some[rows->vectors - 1];
@@ -254,33 +288,17 @@ static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows,
             const int64_t both = SMALLEST_COUNT(2, rows->vectors - pair);
             REAL *const weights = scores + pair * LANES;
             if (!seen) continue;
+            const REALS start[2] = {-top[pair], -top[pair + both - 1]};
             NAMED(multiply_rows)(NAMED(across), &score, seen, both, kv->k + j0 * kv->k_step,
-                                 q + pair * kv->width * LANES, zeros, weights);
+                                 q + pair * kv->width * LANES, start, weights);
             for (int64_t v = pair; v < pair + both; ++v) {
                 REAL *const column = scores + v * LANES;
                 for (int64_t j = LARGEST_COUNT(0, rows->every[v] - j0); j < seen; ++j) {
                     REAL *at = column + j * TILE_QUERIES;
                     OP(store)(at, OP(select)(rows->visible[v] > (INT)(j0 + j), OP(load)(at), none));
                 }
-                REALS highest = top[v];
-                for (int64_t j = 0; j < seen; ++j)
-                    highest = OP(max)(OP(load)(column + j * TILE_QUERIES), highest);
-                if (OP(any)(highest > top[v])) {
-                    const REALS shrink = OP(weight)(top[v] - highest);
-                    REAL *line = out + v * kv->value_width * LANES;
-                    for (int64_t c = 0; c < kv->value_width; ++c, line += LANES)
-                        OP(store)(line, shrink * OP(load)(line));
-                    sum[v] *= shrink;
-                    top[v] = highest;
-                }
-                REALS total = {0};
-                for (int64_t j = 0; j < seen; ++j) {
-                    REAL *at = column + j * TILE_QUERIES;
-                    const REALS weight = OP(weight)(OP(load)(at) - highest);
-                    total += weight;
-                    OP(store)(at, weight);
-                }
-                sum[v] += total;
+                sum[v] += NAMED(weigh)(seen, column, top + v, sum + v, kv->value_width,
+                                       out + v * kv->value_width * LANES);
             }
             value.terms = seen;
             NAMED(multiply_rows)(NAMED(along_add), &value, kv->value_width, both, kv->v + j0 * kv->v_step,
@@ -291,9 +309,9 @@ static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows,
 
 /* What the reverse pass of a tile reads and where its results go. */
 typedef struct {
-    const REAL *q, *grad;           /* (vector, width, lane) and (vector, value width, lane) */
-    const REAL *q_rows, *grad_rows; /* the same by query, padded with zeros, as are queries past the last */
-    const REALS *minus_lse, *minus_d;
+    const REAL *q, *grad;           /* (vector, width, lane) times log2 e, (vector, value width, lane) */
+    const REAL *q_rows, *grad_rows; /* q, grad by query, padded with zeros, as are queries past the last */
+    const REALS *minus_lse, *minus_d; /* lse times log2 e */
     REAL *weights, *slopes; /* (TILE_KEYS, TILE_QUERIES) scratch each */
     REAL *dq;               /* (vector, width, lane), added to */
     REAL *dk, *dv;          /* rows of the padded widths, added to; they may lie in one another */
@@ -325,7 +343,7 @@ static void NAMED(reverse_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows
             for (int64_t w = pair; w < pair + both; ++w)
                 for (int64_t j = 0; j < seen; ++j) {
                     const int64_t cell = j * TILE_QUERIES + w * LANES;
-                    REALS weight = OP(weight)(OP(load)(at->weights + cell));
+                    REALS weight = OP(weight2)(OP(load)(at->weights + cell));
                     REALS bend = weight * OP(load)(at->slopes + cell);
                     if (j0 + j >= rows->every[w]) {
                         const INTS sees = rows->visible[w] > (INT)(j0 + j);
@@ -547,9 +565,6 @@ static void NAMED(reverse_crowd_keys)(const NAMED(crowd) * at, int64_t j, int64_
 /* ---- attention of given queries, keys and values --------------------------------------------------------
  */
 
-/* Stands for the maximum of nothing: below every score, yet exp(score - it) is no NaN. */
-#define NOTHING (-LARGEST_POWER)
-
 static int64_t NAMED(attend_room)(const spo_attention *at, int crowded, int reverse) {
     const int64_t e = at->width, f = at->value_width, n = at->queries, m = at->keys;
     if (crowded && reverse)
@@ -612,7 +627,7 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
     const int64_t *visible = job->visible + problem / at->heads * job->visible_step;
     REAL *room = scratch, *q = NAMED(take)(&room, TILE_QUERIES * e);
     REAL *out = NAMED(take)(&room, TILE_QUERIES * f);
-    const REALS scale = OP(set)((REAL)at->scale);
+    const REALS scale = OP(set)((REAL)(at->scale * LOG2_E)), ln2 = OP(set)((REAL)LN2);
     REAL sink;
     const int has_sink = NAMED(sink_of)(at, head, &sink);
     int64_t q_offset[LANES], out_offset[LANES];
@@ -626,7 +641,7 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
             REAL *const panel = q + v * e * LANES;
             NAMED(pack)((const REAL *)at->q + (problem * n + i + v * LANES) * e, q_offset, count, e, panel);
             for (int64_t k = 0; k < e; ++k) OP(store)(panel + k * LANES, scale * OP(load)(panel + k * LANES));
-            top[v] = OP(set)(has_sink ? sink : NOTHING);
+            top[v] = OP(set)(has_sink ? sink * (REAL)LOG2_E : 0);
             sum[v] = OP(set)(has_sink ? 1 : 0);
             for (int64_t c = 0; c < f; ++c)
                 OP(store)(out + (v * f + c) * LANES,
@@ -639,7 +654,7 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
             REAL *const panel = out + v * f * LANES;
             for (int64_t c = 0; c < f; ++c) OP(store)(panel + c * LANES, share * OP(load)(panel + c * LANES));
             NAMED(unpack)(panel, out_offset, count, f, (REAL *)job->out + (problem * n + at_row) * f);
-            OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(top[v], sum[v]), count);
+            OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(ln2 * top[v], sum[v]), count);
         }
     }
 }
@@ -667,7 +682,7 @@ static void NAMED(reverse_rows)(const spo_attend_job *job, int64_t problem, int6
     const int64_t part = problem * job->spans + span;
     REAL *const partial = (REAL *)job->partial + part * at->keys * (pe + pf);
     double *const sink_part = job->sink_part + part * (1 + f);
-    const REALS scale = OP(set)((REAL)at->scale);
+    const REALS scale = OP(set)((REAL)at->scale), log2_e = OP(set)((REAL)LOG2_E);
     REALS minus_lse[TILE_VECTORS], minus_d[TILE_VECTORS];
     NAMED(reverse)
     to = {
@@ -675,10 +690,10 @@ static void NAMED(reverse_rows)(const spo_attend_job *job, int64_t problem, int6
         dq, partial, partial + pe, pe + pf,   pe + pf};
     REAL sink;
     const int has_sink = NAMED(sink_of)(at, head, &sink);
-    int64_t q_offset[LANES], out_offset[LANES], row_offset[2][LANES];
+    int64_t q_offset[LANES], out_offset[LANES], row_offset[LANES];
     NAMED(row_offsets)(e, q_offset);
     NAMED(row_offsets)(f, out_offset);
-    NAMED(row_offsets)(pe, row_offset[0]);
+    NAMED(row_offsets)(pe, row_offset);
     memset(partial, 0, (size_t)(at->keys * (pe + pf)) * sizeof(REAL));
     memset(sink_part, 0, (size_t)(1 + f) * sizeof(double));
     for (int64_t i = first; i < end; i += TILE_QUERIES) {
@@ -692,16 +707,18 @@ static void NAMED(reverse_rows)(const spo_attend_job *job, int64_t problem, int6
         for (int64_t v = 0; v < rows.vectors; ++v) {
             const int64_t count = SMALLEST_COUNT(LANES, here - v * LANES), at_row = start + v * LANES;
             REAL *const g = grad + v * f * LANES, *const o = out + v * f * LANES;
-            NAMED(pack)(q_rows + v * LANES * pe, row_offset[0], LANES, e, q + v * e * LANES);
+            NAMED(pack)(q_rows + v * LANES * pe, row_offset, LANES, e, q + v * e * LANES);
+            for (int64_t k = v * e; k < (v + 1) * e; ++k)
+                OP(store)(q + k * LANES, log2_e * OP(load)(q + k * LANES));
             NAMED(pack)((const REAL *)job->grad_out + at_row * f, out_offset, count, f, g);
             NAMED(pack)((const REAL *)job->out + at_row * f, out_offset, count, f, o);
             const REALS lse = OP(load_first)((const REAL *)job->lse + at_row, count);
             REALS d = {0};
             for (int64_t c = 0; c < f; ++c) d = OP(fma)(OP(load)(g + c * LANES), OP(load)(o + c * LANES), d);
             minus_d[v] = -d;
-            minus_lse[v] = OP(select)(lse == -(REAL)INFINITY, OP(set)(NOTHING), -lse);
+            minus_lse[v] = OP(select)(lse == -(REAL)INFINITY, OP(set)(NOTHING), -log2_e * lse);
             if (has_sink) {
-                const REALS weight = OP(weight)(OP(set)(sink) + minus_lse[v]);
+                const REALS weight = OP(weight)(OP(set)(sink) - lse);
                 REALS slope = -d;
                 for (int64_t c = 0; c < f; ++c) {
                     const REALS gradient = OP(load)(g + c * LANES);

@@ -76,7 +76,8 @@ typedef struct spo_attend_job {
 /* Places in the record of a unit, in vectors. */
 typedef struct spo_phase_layout {
     int64_t z, mean, norm, value, out, query, end;
-    int64_t mean_width;
+    int64_t mean_width; /* of a step's attention: F and, where they change, values */
+    int flat;           /* all steps are in one place */
 } spo_phase_layout;
 
 /* One call of the phases' attention likewise; see isa/phase.h for units and blocks. */

@@ -34,7 +34,7 @@ INLINE REALS NAMED(polar)(REALS c, REALS s, REALS *cosine, REALS *sine) {
     const REALS scale = (REALS)(2 * unit - exponent), x = c * scale, y = s * scale;
     const INTS origin = largest == (REALS){0};
     const REALS square = OP(select)(origin, OP(set)(1), OP(fma)(x, x, y * y));
-    const REALS inverse = 1 / OP(sqrt)(square);
+    const REALS inverse = OP(rsqrt)(square);
     const INTS sign = (INTS)c & ~(INTS)OP(abs)(c);
     *cosine = OP(select)(origin, (REALS)((INTS)OP(set)(1) | sign), x * inverse);
     *sine = y * inverse;
@@ -70,10 +70,12 @@ static void NAMED(features)(int64_t phases, const NAMED(constants) * by, const R
     }
 }
 
-static void NAMED(query_of)(int64_t phases, const NAMED(constants) * by, const REALS *z, REALS *q) {
+/* Q times a number. */
+static void NAMED(query_of)(int64_t phases, const NAMED(constants) * by, REAL times, const REALS *z, REALS *q) {
     for (int64_t k = 0; k < phases; ++k) {
-        q[k] = by->weight[k] * z[k];
-        q[phases + k] = by->weight[k] * z[phases + k];
+        const REALS weight = times * by->weight[k];
+        q[k] = weight * z[k];
+        q[phases + k] = weight * z[phases + k];
     }
 }
 
@@ -166,7 +168,7 @@ static int64_t NAMED(places)(const spo_phase_job *job, int64_t unit, int64_t blo
 INLINE REALS *NAMED(part)(const spo_phase_job *job, int64_t unit, int64_t place, int64_t step,
                           int64_t width) {
     REAL *const record = (REAL *)job->record + unit * job->record_size;
-    return (REALS *)(record + (place + step * width * job->blocks) * LANES);
+    return (REALS *)(record + (place + (job->layout.flat ? 0 : step) * width * job->blocks) * LANES);
 }
 INLINE REALS *NAMED(state_at)(const spo_phase_job *job, int64_t unit, int64_t step) {
     return NAMED(part)(job, unit, job->layout.z, step, 2 * job->at->phases);
@@ -367,7 +369,7 @@ static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t f
             for (int64_t r = 0; r < count; ++r) {
                 top[r] = OP(set)(NOTHING);
                 sum[r] = (REALS){0};
-                NAMED(query_of)(m, &by, query + (i + r) * 2 * m, q + r * 2 * m);
+                NAMED(query_of)(m, &by, 1, query + (i + r) * 2 * m, q + r * 2 * m);
             }
             NAMED(attend_crowd_block)(&crowd, i, count, q, NULL, (REALS *)room, top, sum,
                                       sums + i * crowd.value_width, crowd.value_width);
@@ -417,7 +419,7 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
             block = NAMED(crowd_take)(n - i);
             for (int64_t r = 0; r < block; ++r) {
                 const int64_t row = i + r;
-                NAMED(query_of)(m, &by, query + row * 2 * m, q + row * 2 * m);
+                NAMED(query_of)(m, &by, 1, query + row * 2 * m, q + row * 2 * m);
                 minus_top[r] = -norm[2 * row];
                 minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, g + row * m, dv + row * f, &kappa,
                                             grad + row * width);
@@ -515,9 +517,9 @@ static void NAMED(phase_tile)(const spo_phase_job *job, int64_t unit, int64_t ti
         (read ? NAMED(out_at)(job, unit) : NAMED(mean_at)(job, unit, step)) + block * kv.value_width;
     REALS top[TILE_VECTORS], sum[TILE_VECTORS];
     for (int64_t v = 0; v < rows.vectors; ++v) {
-        NAMED(query_of)(m, &by, NAMED(query_state)(job, unit, step) + (block + v) * 2 * m,
+        NAMED(query_of)(m, &by, (REAL)LOG2_E, NAMED(query_state)(job, unit, step) + (block + v) * 2 * m,
                         (REALS *)(q + v * 2 * m * LANES));
-        top[v] = OP(set)(NOTHING);
+        top[v] = (REALS){0};
         sum[v] = (REALS){0};
     }
     memset(sums, 0, (size_t)(rows.vectors * kv.value_width) * sizeof(REALS));
@@ -580,8 +582,10 @@ static void NAMED(reverse_phase_span)(const spo_phase_job *job, int64_t unit, in
         for (int64_t v = 0; v < rows.vectors; ++v) {
             const int64_t block = i / LANES + v, count = SMALLEST_COUNT(LANES, at->tokens - block * LANES);
             REAL *const panel = q + v * 2 * m * LANES, *const gradient = grad + v * wide * LANES;
-            NAMED(query_of)(m, &by, NAMED(query_state)(job, unit, step) + block * 2 * m, (REALS *)panel);
+            NAMED(query_of)(m, &by, 1, NAMED(query_state)(job, unit, step) + block * 2 * m, (REALS *)panel);
             NAMED(unpack)(panel, q_offset, count, 2 * m, q_rows + v * LANES * pe);
+            for (int64_t k = 0; k < 2 * m; ++k)
+                OP(store)(panel + k * LANES, (REAL)LOG2_E * OP(load)(panel + k * LANES));
             minus_top[v] = -NAMED(norm_at)(job, unit, step)[block * 2];
             minus_d[v] = NAMED(grad_of)(job, &by, unit, block, step, read, g + block * m, dv + block * f,
                                         &kappa, (REALS *)gradient);

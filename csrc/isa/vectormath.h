@@ -38,6 +38,7 @@ INLINE vd v_exp2(vd t) {
 #define LN2_HIGH 0x1.62e42fefp-1
 #define LN2_LOW 0x1.473de6af278edp-34
 #define LOG2_E 0x1.71547652b82fep0
+#define LN2 0x1.62e42fefa39efp-1
 
 /* e^x for every x: 0 below -745.2, infinity above 709.8, NaN for NaN. 2^k is applied in two halves, so that
  * subnormal results are rounded once. */
@@ -134,6 +135,17 @@ INLINE vd v_weight(vd x) {
     return (vd)(power & ~(vi)(x < -708.0));
 }
 
+/* 2^x likewise, x <= 1023 (127 in float) and no infinity. */
+INLINE vd v_weight2(vd x) {
+    const vd shifted = x + ROUNDER, k = shifted - ROUNDER;
+    const vd p = v_one_plus(x - k, SPO_EXP2);
+#if SPO_LANES == 8
+    return (vd)_mm512_scalef_pd((__m512d)p, (__m512d)k);
+#else
+    return (vd)((v_bits(p) + (v_bits(shifted) << 52)) & ~(vi)(x < -1021.0));
+#endif
+}
+
 /* log x of a normal x > 0: x = 2^k (1 + s) / (1 - s), |s| <= 3 - 2 sqrt 2. */
 INLINE vd v_log(vd x) {
     const vi k = (v_bits(x) - v_bits(v_set(0x1.6a09e667f3bcdp-1))) >> 52;
@@ -157,14 +169,23 @@ INLINE vd v_log(vd x) {
 INLINE vf f_weight(vf x) {
     const vf shifted = f_fma(x, f_set((float)LOG2_E), f_set(F_ROUNDER));
     const vf k = shifted - F_ROUNDER;
-    const vf r = f_fma(k, f_set(-F_LN2_LOW), f_fma(k, f_set(-F_LN2_HIGH), x)), z = r * r;
-    vf even = f_set((float)SPO_EXP_SINGLE[4]), odd = f_set((float)SPO_EXP_SINGLE[5]);
-    for (int j = 2; j >= 0; j -= 2) {
-        even = f_fma(even, z, f_set((float)SPO_EXP_SINGLE[j]));
-        odd = f_fma(odd, z, f_set((float)SPO_EXP_SINGLE[j + 1]));
-    }
-    const vf p = f_fma(f_fma(odd, r, even), r, f_set(1.0f));
+    const vf r = f_fma(k, f_set(-F_LN2_LOW), f_fma(k, f_set(-F_LN2_HIGH), x));
+    vf p = f_set((float)SPO_EXP_SINGLE[5]);
+    for (int j = 4; j >= 0; --j) p = f_fma(p, r, f_set((float)SPO_EXP_SINGLE[j]));
+    p = f_fma(p, r, f_set(1.0f));
     return (vf)(((vfi)p + ((vfi)shifted << 23)) & ~(vfi)(x < -87.0f));
+}
+
+INLINE vf f_weight2(vf x) {
+    const vf shifted = x + F_ROUNDER, k = shifted - F_ROUNDER, r = x - k;
+    vf p = f_set((float)SPO_EXP2_SINGLE[5]);
+    for (int j = 4; j >= 0; --j) p = f_fma(p, r, f_set((float)SPO_EXP2_SINGLE[j]));
+    p = f_fma(p, r, f_set(1.0f));
+#if SPO_LANES == 8
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)k);
+#else
+    return (vf)(((vfi)p + ((vfi)shifted << 23)) & ~(vfi)(x < -125.0f));
+#endif
 }
 
 INLINE vf f_log(vf x) {
