@@ -28,6 +28,7 @@ from spo_fast.validation import (
     oscillator_parameters,
     phase_dynamics,
     phase_input,
+    refuse_large_phases,
 )
 
 POSITIONS = ("full", "low", "none")
@@ -123,7 +124,6 @@ def causal_attention(
     module = _module(backend, given.q)
     threads = integer(workers, "workers", 1)
     out, lse = module.attend(given.q, given.k, given.v, **given.options(), workers=threads)
-    _refuse_overflow(lse)
     out = out.reshape(*given.leading, *out.shape[1:])
     return (out, lse.reshape(out.shape[:-1])) if with_lse else out
 
@@ -197,7 +197,6 @@ def causal_attention_vjp(
     threads = integer(workers, "workers", 1)
     if out is None:
         result, sums = module.attend(given.q, given.k, given.v, **given.options(), workers=threads)
-        _refuse_overflow(sums)
     else:
         result = like(out, "out", shape, dtype, finite=False).reshape(joined)
         sums = like(lse, "lse", shape[:-1], dtype, finite=False).reshape(joined[:-1])
@@ -688,6 +687,7 @@ def _ramp(m: int, pos: str, freq_base: float) -> np.ndarray:
 
 
 def _phase_attend(given: PhaseInput, keep: str, backend: str | None, workers: int) -> tuple[np.ndarray, Any]:
+    refuse_large_phases(given)
     module = _module(backend, given.c)
     threads = integer(workers, "workers", 1)
     arrays = (given.c, given.s, given.v, given.weight, given.alpha, given.kappa, given.ramp)
@@ -702,9 +702,3 @@ def _module(backend: str | None, tokens: np.ndarray) -> Any:
     """Return a backend's module; where there are no tokens NumPy returns what is empty."""
     module = backends.load(backend)
     return module if tokens.size else backends.load("numpy")
-
-
-def _refuse_overflow(lse: np.ndarray) -> None:
-    """Refuse scores whose sums are not finite."""
-    if not bool((lse < np.inf).all()):
-        raise ValueError("scale must not be so large, nor q and k, that attention scores overflow")

@@ -900,6 +900,7 @@ def explain_refusal(knm: np.ndarray, theta: np.ndarray, status: int) -> NoReturn
 
 # ---------------------------------------------------------------- attention
 
+_ROOM_OF_SCORES = 4.0  # kernels multiply scores by log2(e) and add few of them
 _OPTIONAL_BIASES = ("b_v", "b_o")
 
 
@@ -979,12 +980,14 @@ def attention_input(
     one_precision(q=queries, k=keys, v=values, sink=score, sink_value=own)
     explain_nonfinite(q=queries)
     _explain_unmasked(mask, k=keys, v=values)
+    factor = 1.0 / math.sqrt(width) if scale is None else number(scale, "scale")
+    _refuse_large_scores(queries, keys, mask, factor)
     groups = math.prod(leading)
     return AttentionInput(
         queries.reshape(groups, heads, n, width),
         keys.reshape(groups, heads, m, width),
         values.reshape(groups, heads, m, value_width),
-        1.0 / math.sqrt(width) if scale is None else number(scale, "scale"),
+        factor,
         flag(causal, "causal"),
         None if mask is None else mask.reshape(groups, m),
         score,
@@ -1017,6 +1020,22 @@ def _explain_unmasked(mask: np.ndarray | None, **arrays: np.ndarray) -> None:
         if not _all_finite(array):
             visible = array if mask is None else np.where(mask[..., None, :, None], array, 0.0)
             explain_nonfinite(**{name: visible})
+
+
+def _refuse_large_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, scale: float) -> None:
+    """Refuse what lets a score overflow, in whatever order its factors are multiplied."""
+    visible = True if mask is None else mask[..., None, :, None]
+    top_q, top_k = (
+        max(float(array.max(initial=0.0, where=seen)), -float(array.min(initial=0.0, where=seen)))
+        for array, seen in ((q, True), (k, visible))
+    )
+    factor = max(1.0, _ROOM_OF_SCORES * abs(scale))
+    bound = factor * max(top_q, top_k, 1.0, q.shape[-1] * top_q * top_k)
+    if bound > float(np.finfo(q.dtype).max):
+        raise ValueError(
+            "scale, q and k must not be so large that scores overflow, "
+            f"got a scale of {scale:g}, and entries up to {top_q:g} and {top_k:g}"
+        )
 
 
 def one_precision(**arrays: np.ndarray | None) -> np.dtype:
@@ -1139,6 +1158,27 @@ def phase_input(
         parts,
         phase_dynamics(**dynamics),
     )
+
+
+def refuse_large_phases(given: PhaseInput) -> None:
+    """Refuse what lets scores or phases overflow. O(H m).
+
+    Raises
+    ------
+    ValueError
+        If `weight`, or `dt` times `kappa`, is that large.
+    """
+    limit = float(np.finfo(given.c.dtype).max)
+    largest = float(np.abs(given.weight).max(initial=0.0))
+    if _ROOM_OF_SCORES * given.weight.shape[1] * largest > limit:
+        raise ValueError(f"weight must not be so large that scores overflow, got entries up to {largest:g}")
+    steps, dt = given.dynamics["steps"], given.dynamics["dt"]
+    strength = float(np.abs(given.kappa).max(initial=0.0))
+    if 2.0 * steps * abs(dt) * strength > limit:
+        raise ValueError(
+            "dt and kappa must not be so large that phases overflow, "
+            f"got {steps} steps of {dt:g} and entries up to {strength:g}"
+        )
 
 
 def phase_dynamics(*, steps: Any, dt: Any, static_query: Any, value_consensus: Any) -> dict[str, Any]:
