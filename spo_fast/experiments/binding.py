@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ELEMENTS, FEATURES, NETWORKS = 32, 8, 100
 NOISE, FREQUENCIES = 1.5, 0.3
-DT, RECORD_EVERY = 0.05, 20
+DT, RECORD_EVERY = 0.05, 4
 LAMBDA = 0.5
 CHANCE = 0.57  # mean of max(k, 32 - k) / 32 for k heads in 32 tosses
 MODELS = ("coupled", "modulated", "scrambled", "uncoupled")

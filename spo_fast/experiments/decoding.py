@@ -11,7 +11,7 @@ Criterion, fixed beforehand: the probe is at chance (≤ 0.15) before the first 
 last; published in kind is 10 % to 97 %. Controls: "uncoupled" learns W and b without K, "untrained" has
 random W and K. These digits are nearly linear in their pixels (a logistic regression of them is in the column
 "pixels"), and so are the phases after one step: that the probe reads the class is no feat of the dynamics,
-and the controls tell how little they add.
+and the controls tell what they add.
 """
 
 from __future__ import annotations

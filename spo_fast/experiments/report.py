@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spo_fast import files, plotting
-from spo_fast.experiments import binding, command, decoding, figures, records, summary
+from spo_fast.experiments import binding, command, decoding, figures, records, runner, summary
 from spo_fast.experiments.records import Record
 from spo_fast.experiments.specs import PROTOCOL
 from spo_fast.experiments.study import RATES, Study
@@ -60,14 +60,20 @@ def _own(study: Study, found: Iterable[Record]) -> list[Record]:
     return [r for r in found if r["model"] in study.models and r["rate"] in study.rates]
 
 
+def _progress(study: Study, own: Sequence[Record]) -> tuple[int, int]:
+    """Count the study's own runs that are on record, and all of them."""
+    runs = study.runs()
+    return len(runs) - len(runner.pending(runs, own)), len(runs)
+
+
 def _page(study: Study, found: Sequence[Record], folder: Path) -> str:
     own = _own(study, found)
-    wanted = len(study.models) * len(study.rates) * study.seeds
+    done, wanted = _progress(study, own)
     parts = [
         f"# {study.title}",
         f"    spo-fast experiment {study.name} --out {folder} --seeds {study.seeds} --workers 2",
         f"{study.question.strip()}",
-        f"{_provenance(own)} {len(own)} of the {wanted} runs of the whole study are on record.",
+        f"{_provenance(own)} {done} of the {wanted} runs of the whole study are on record.",
     ]
     if study.claims:
         parts.append("\n".join(claims_table([study], {study.path: list(found)})))
@@ -118,7 +124,7 @@ def claims_table(studies: Sequence[Study], found: Mapping[str, Sequence[Record]]
                 (PENDING, "") if judged is None else (judged[0], "holds" if judged[1] else "differs")
             )
             rows.append([claim.text, claim.published, ours, verdict])
-    return summary.table(["claim", "published", "ours", "verdict"], rows)
+    return summary.table(["claim", "published", "ours", "verdict"], rows, numbers=False)
 
 
 def _summary(
@@ -140,8 +146,7 @@ def _overview(studies: Sequence[Study], found: Mapping[str, Sequence[Record]]) -
     for study in studies:
         own = _own(study, found[study.path])
         name = f"[{study.title}]({study.name}.md)" if own else study.title
-        wanted = len(study.models) * len(study.rates) * study.seeds
-        rows.append([name, f"{len(own)} of {wanted}"])
+        rows.append([name, "{} of {}".format(*_progress(study, own))])
     return summary.table(["study", "runs on record"], rows)
 
 

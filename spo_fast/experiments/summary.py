@@ -128,20 +128,22 @@ def best(groups: Iterable[Outcome]) -> dict[str, Outcome]:
 # ---------------------------------------------------------------- tables
 
 
-def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> list[str]:
     """Lay cells out as Markdown.
 
     Parameters
     ----------
     heading : sequence of str
     rows : iterable of sequence of str
+    numbers : bool
+        Whether all columns but the first stand to the right.
 
     Returns
     -------
     list of str
         Lines.
     """
-    rule = ["---", *["---:"] * (len(heading) - 1)]
+    rule = ["---", *["---:" if numbers else "---"] * (len(heading) - 1)]
     return [f"| {' | '.join(cells)} |" for cells in (heading, rule, *rows)]
 
 

@@ -208,7 +208,7 @@ def test_binding_runs(monkeypatch):
         found.append(run | binding.execute(run, {}, lambda steps: None) | {"date": "2026-11-29"})
     final = {r["model"]: r["final"] for r in found}
     assert final["coupled"] > 0.85 > 0.7 > max(final["scrambled"], final["uncoupled"])
-    assert found[0]["time"][:2] == [0.0, 1.0] and len(found[0]["accuracy"]) == 21
+    assert found[0]["time"][:2] == [0.0, 0.2] and len(found[0]["accuracy"]) == 101
     knm, *_ = binding.networks(0)
     assert (knm == knm.transpose(0, 2, 1)).all() and not np.einsum("mii->mi", knm).any()
     assert len(binding.STUDY.tabulate(found)) == 6
