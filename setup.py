@@ -17,11 +17,11 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NOTE = "_core_not_built.txt"
-SOURCES = ["csrc/status.c", "csrc/dispatch.c", "csrc/modulation.c", "csrc/daido.c", "csrc/kuramoto.c"]
+SOURCES = [f"csrc/{name}.c" for name in ("status", "dispatch", "pool", "modulation", "daido", "kuramoto", "attention")]
 INSTRUCTION_SETS = ["csrc/isa/baseline.c", "csrc/isa/avx2.c", "csrc/isa/avx512.c"]
 # Products and sums are fused only where the kernels say so; errno and the trap state are not observed.
 # Nothing else is relaxed, and no instruction set is raised.
-FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-pthread"]
 
 
 def load(path):
@@ -110,6 +110,7 @@ core = Extension(
     extra_compile_args=FLAGS if sys.platform != "win32" else [],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
     libraries=["m"] if sys.platform != "win32" else [],
+    extra_link_args=["-pthread"] if sys.platform != "win32" else [],
     optional=True,
 )
 

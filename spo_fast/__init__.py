@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spo_fast import compat, datasets, kernels, plotting  # noqa: F401  (not in __all__: Numba)
+    from spo_fast import attention, compat, datasets, kernels, plotting  # noqa: F401  (not in __all__: Numba)
     from spo_fast.backends.registry import backends
     from spo_fast.kuramoto import Engine, simulate
     from spo_fast.modulation import Modulator, default_projections, modulate
@@ -39,7 +39,7 @@ _HOMES = {
     "plv": "observables",
     "simulate": "kuramoto",
 }
-_MODULES = ("backends", "compat", "datasets", "kernels", "plotting")  # the package `backends` can be called
+_MODULES = ("attention", "backends", "compat", "datasets", "kernels", "plotting")  # `backends` can be called
 
 __all__ = [  # noqa: RUF022  (in the order of the documentation)
     "modulate",
@@ -56,6 +56,7 @@ __all__ = [  # noqa: RUF022  (in the order of the documentation)
     "lyapunov_spectrum",
     "backends",
     "get_include",
+    "attention",
     "compat",
     "datasets",
 ]

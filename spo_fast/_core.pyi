@@ -63,3 +63,55 @@ def instruction_sets() -> list[str]: ...
 def select_instruction_set(name: str) -> None: ...
 def measure_read(x: np.ndarray, repeats: int = 10) -> float: ...
 def measure_fma() -> float: ...
+def attend(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scale: float,
+    causal: bool,
+    key_mask: np.ndarray | None,
+    sink: np.ndarray | None,
+    sink_value: np.ndarray | None,
+    workers: int,
+) -> tuple[np.ndarray, np.ndarray]: ...
+def attend_vjp(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    out: np.ndarray,
+    lse: np.ndarray,
+    grad_out: np.ndarray,
+    *,
+    scale: float,
+    causal: bool,
+    key_mask: np.ndarray | None,
+    sink: np.ndarray | None,
+    sink_value: np.ndarray | None,
+    workers: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]: ...
+
+class PhaseState:
+    arguments: dict[str, Any]
+    layout: int
+    kept: np.ndarray
+    def __init__(self, arguments: dict[str, Any], layout: int, kept: np.ndarray) -> None: ...
+
+def phase_attend(
+    c: np.ndarray,
+    s: np.ndarray,
+    v: np.ndarray,
+    weight: np.ndarray,
+    alpha: np.ndarray,
+    kappa: np.ndarray,
+    ramp: np.ndarray,
+    *,
+    steps: int,
+    dt: float,
+    queries: tuple[np.ndarray, np.ndarray] | None = None,
+    static_query: bool,
+    value_consensus: float,
+    keep: str,
+    workers: int,
+) -> tuple[np.ndarray, PhaseState | None]: ...
+def phase_attend_vjp(state: PhaseState, grad_out: np.ndarray, *, workers: int) -> dict[str, np.ndarray]: ...

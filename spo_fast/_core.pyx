@@ -4,7 +4,7 @@
 cimport cython
 cimport numpy as cnp
 from libc.math cimport fmod
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 import numpy as np
@@ -83,6 +83,7 @@ cdef extern from "spo_fast_core.h" nogil:
     double spo_core_measure_read(int64_t, const double *, int64_t)
     double spo_core_measure_multiply_add()
     enum: SPO_OK
+    enum: SPO_OUT_OF_MEMORY
     enum: SPO_ALL_EDGES
     enum: SPO_SYMMETRIC_PATTERN
     enum: SPO_EULER
@@ -904,3 +905,260 @@ def measure_read(const double[::1] x, int64_t repeats=10):
 def measure_fma():
     """Multiply-adds a second that this processor reaches on one core in registers."""
     return spo_core_measure_multiply_add()
+
+
+# ---- attention ----
+
+cdef extern from "spo_fast_core.h" nogil:
+    ctypedef struct spo_attention:
+        int32_t single
+        int32_t causal
+        int64_t groups
+        int64_t heads
+        int64_t queries
+        int64_t keys
+        int64_t width
+        int64_t value_width
+        double scale
+        const void *q
+        const void *k
+        const void *v
+        const void *sink
+        const void *sink_value
+        const uint8_t *key_mask
+
+    ctypedef struct spo_attention_gradients:
+        void *q
+        void *k
+        void *v
+        void *sink
+        void *sink_value
+
+    ctypedef struct spo_phase_attention:
+        int32_t single
+        int32_t static_query
+        int64_t batch
+        int64_t tokens
+        int64_t heads
+        int64_t phases
+        int64_t value_width
+        int64_t steps
+        double dt
+        double value_consensus
+        const void *c
+        const void *s
+        const void *query_c
+        const void *query_s
+        const void *v
+        const void *weight
+        const void *alpha
+        const void *kappa
+        const double *ramp
+
+    ctypedef struct spo_phase_gradients:
+        void *c
+        void *s
+        void *query_c
+        void *query_s
+        void *v
+        void *weight
+        void *alpha
+        void *kappa
+
+    enum: SPO_KEEP_NONE
+    enum: SPO_KEEP_ALL
+    enum: SPO_KEEP_SQRT
+    int32_t spo_core_attend(const spo_attention *, void *, void *, int32_t)
+    int32_t spo_core_attend_vjp(const spo_attention *, const void *, const void *, const void *,
+                                const spo_attention_gradients *, int32_t)
+    int64_t spo_core_phase_state(const spo_phase_attention *, int32_t, int64_t *)
+    int32_t spo_core_phase_attend(const spo_phase_attention *, int32_t, void *, void *, int32_t)
+    int32_t spo_core_phase_attend_vjp(const spo_phase_attention *, int32_t, const void *, const void *,
+                                      const spo_phase_gradients *, int32_t)
+
+KEEP = {"none": SPO_KEEP_NONE, "all": SPO_KEEP_ALL, "sqrt": SPO_KEEP_SQRT}
+
+
+cdef object operand(object array, tuple shape, object dtype):
+    """The array, if it is what a kernel may read: an ndarray of this shape and type in C order."""
+    if array.shape != shape or array.dtype != dtype or not cnp.PyArray_ISCARRAY_RO(<cnp.ndarray> array):
+        raise ValueError(f"expected a C-contiguous {dtype} array of shape {shape}, got {array.dtype} "
+                         f"of shape {array.shape}")
+    return array
+
+
+cdef int raise_for(int32_t status) except -1:
+    if status == SPO_OK:
+        return 0
+    raise (MemoryError if status == SPO_OUT_OF_MEMORY else ValueError)(status_text(status))
+
+
+cdef object attention_of(spo_attention *at, q, k, v, scale, causal, key_mask, sink, sink_value):
+    """Fills the C description; returns the dtype."""
+    groups, heads, queries, width = q.shape
+    keys, value_width = v.shape[2], v.shape[3]
+    dtype = q.dtype
+    if dtype != np.float64 and dtype != np.float32:
+        raise ValueError(f"expected float32 or float64 arrays, got {dtype}")
+    at.single = dtype == np.float32
+    at.causal = bool(causal)
+    at.groups, at.heads, at.queries, at.keys = groups, heads, queries, keys
+    at.width, at.value_width, at.scale = width, value_width, scale
+    at.q = pointer(operand(q, (groups, heads, queries, width), dtype))
+    at.k = pointer(operand(k, (groups, heads, keys, width), dtype))
+    at.v = pointer(operand(v, (groups, heads, keys, value_width), dtype))
+    at.key_mask = NULL
+    if key_mask is not None:
+        at.key_mask = <const uint8_t *> pointer(operand(key_mask, (groups, keys), np.dtype(bool)))
+    at.sink = at.sink_value = NULL
+    if sink is not None:
+        at.sink = pointer(operand(sink, (heads,), dtype))
+        if sink_value is not None:
+            at.sink_value = pointer(operand(sink_value, (heads, value_width), dtype))
+    return dtype
+
+
+def attend(q, k, v, *, double scale, causal, key_mask, sink, sink_value, int32_t workers):
+    """Softmax attention of q (G, H, N, e), k (G, H, M, e), v (G, H, M, f): out (G, H, N, f), lse (G, H, N)."""
+    cdef spo_attention at
+    cdef int32_t status
+    dtype = attention_of(&at, q, k, v, scale, causal, key_mask, sink, sink_value)
+    out = np.empty((at.groups, at.heads, at.queries, at.value_width), dtype)
+    lse = np.empty((at.groups, at.heads, at.queries), dtype)
+    cdef void *to = pointer(out)
+    cdef void *norm = pointer(lse)
+    with nogil:
+        status = spo_core_attend(&at, to, norm, workers)
+    raise_for(status)
+    return out, lse
+
+
+def attend_vjp(q, k, v, out, lse, grad_out, *, double scale, causal, key_mask, sink, sink_value,
+               int32_t workers):
+    """Gradients (dq, dk, dv, dsink, dsink_value) of attend from that at out; None where there is no sink."""
+    cdef spo_attention at
+    cdef spo_attention_gradients to
+    cdef int32_t status
+    dtype = attention_of(&at, q, k, v, scale, causal, key_mask, sink, sink_value)
+    shape = (at.groups, at.heads, at.queries, at.value_width)
+    cdef const void *values = pointer(operand(out, shape, dtype))
+    cdef const void *norm = pointer(operand(lse, shape[:3], dtype))
+    cdef const void *gradient = pointer(operand(grad_out, shape, dtype))
+    dq, dk, dv = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+    dsink = None if sink is None else np.empty_like(sink)
+    dsink_value = None if sink is None or sink_value is None else np.empty_like(sink_value)
+    to.q, to.k, to.v = pointer(dq), pointer(dk), pointer(dv)
+    to.sink, to.sink_value = pointer(dsink), pointer(dsink_value)
+    with nogil:
+        status = spo_core_attend_vjp(&at, values, norm, gradient, &to, workers)
+    raise_for(status)
+    return dq, dk, dv, dsink, dsink_value
+
+
+cdef object in_lines(array, int64_t size):
+    """A copy of the bytes (or room for them) that begins a cache line; the array itself where it does."""
+    if array is not None and <size_t> pointer(array) % 64 == 0:
+        return array
+    room = np.empty(size + 64, np.uint8)
+    cdef int64_t begin = -<int64_t> (<size_t> pointer(room)) & 63
+    room = room[begin:begin + size]
+    if array is not None:
+        room[:] = array
+    return room
+
+
+class PhaseState:
+    """What the reverse pass of a phase attention needs: its arguments, by reference, and what was kept.
+
+    Attributes
+    ----------
+    arguments : dict
+        Those of phase_attend but for workers.
+    layout : int
+        Stands for the order in which the kernels of the instruction set in use kept their numbers.
+    kept : ndarray of uint8
+        The numbers.
+    """
+
+    def __init__(self, arguments, layout, kept):
+        self.arguments = arguments
+        self.layout = layout
+        self.kept = kept
+
+
+cdef object phases_in(spo_phase_attention *at, dict by):
+    """Fills the C description from the arguments of phase_attend; returns the dtype."""
+    c, v = by["c"], by["v"]
+    batch, tokens, heads, phases = shape = c.shape
+    dtype = c.dtype
+    if dtype != np.float64 and dtype != np.float32:
+        raise ValueError(f"expected float32 or float64 arrays, got {dtype}")
+    at.single = dtype == np.float32
+    at.static_query = bool(by["static_query"])
+    at.batch, at.tokens, at.heads, at.phases = batch, tokens, heads, phases
+    at.value_width, at.steps = v.shape[3], by["steps"]
+    at.dt, at.value_consensus = by["dt"], by["value_consensus"]
+    at.c = pointer(operand(c, shape, dtype))
+    at.s = pointer(operand(by["s"], shape, dtype))
+    at.v = pointer(operand(v, (batch, tokens, heads, at.value_width), dtype))
+    at.weight = pointer(operand(by["weight"], (heads, phases), dtype))
+    at.alpha = pointer(operand(by["alpha"], (heads, phases), dtype))
+    at.kappa = pointer(operand(by["kappa"], (heads,), dtype))
+    at.ramp = pointer(operand(by["ramp"], (phases,), np.dtype(float)))
+    at.query_c = at.query_s = NULL
+    if by["queries"] is not None:
+        query_c, query_s = by["queries"]
+        at.query_c = pointer(operand(query_c, shape, dtype))
+        at.query_s = pointer(operand(query_s, shape, dtype))
+    return dtype
+
+
+def phase_attend(c, s, v, weight, alpha, kappa, ramp, *, int64_t steps, double dt, queries=None,
+                 static_query, double value_consensus, keep, int32_t workers):
+    """Values v (B, N, H, f) read by phases c, s (B, N, H, m) after their dynamics: out, and the state or None."""
+    cdef spo_phase_attention at
+    cdef int64_t layout = 0, size
+    cdef int32_t status, kept = KEEP[keep]
+    arguments = {"c": c, "s": s, "v": v, "weight": weight, "alpha": alpha, "kappa": kappa, "ramp": ramp,
+                 "steps": steps, "dt": dt, "queries": queries, "static_query": static_query,
+                 "value_consensus": value_consensus, "keep": keep}
+    dtype = phases_in(&at, arguments)
+    out = np.empty((at.batch, at.tokens, at.heads, at.value_width), dtype)
+    size = spo_core_phase_state(&at, kept, &layout)
+    state = None
+    if kept != SPO_KEEP_NONE:
+        state = PhaseState(arguments, layout, in_lines(None, size))
+    cdef void *room = NULL if state is None else pointer(state.kept)
+    cdef void *to = pointer(out)
+    with nogil:
+        status = spo_core_phase_attend(&at, kept, room, to, workers)
+    raise_for(status)
+    return out, state
+
+
+def phase_attend_vjp(state, grad_out, *, int32_t workers):
+    """Gradients of phase_attend: dc, ds, dv, dweight, dalpha, dkappa, and with queries dcq, dsq."""
+    cdef spo_phase_attention at
+    cdef spo_phase_gradients to
+    cdef int64_t layout = 0, size
+    cdef int32_t status, kept = KEEP[state.arguments["keep"]]
+    by = state.arguments
+    dtype = phases_in(&at, by)
+    cdef const void *gradient = pointer(operand(grad_out, by["v"].shape, dtype))
+    size = spo_core_phase_state(&at, kept, &layout)
+    if state.layout != layout:  # kept by the kernels of another instruction set
+        _, state = phase_attend(**by, workers=workers)
+    held = in_lines(operand(state.kept, (size,), np.dtype(np.uint8)), size)
+    cdef const void *room = pointer(held)
+    found = {"d" + name: np.empty_like(by[name]) for name in ("c", "s", "v", "weight", "alpha", "kappa")}
+    to.query_c = to.query_s = NULL
+    if by["queries"] is not None:
+        found["dcq"], found["dsq"] = (np.empty_like(part) for part in by["queries"])
+        to.query_c, to.query_s = pointer(found["dcq"]), pointer(found["dsq"])
+    to.c, to.s, to.v = pointer(found["dc"]), pointer(found["ds"]), pointer(found["dv"])
+    to.weight, to.alpha = pointer(found["dweight"]), pointer(found["dalpha"])
+    to.kappa = pointer(found["dkappa"])
+    with nogil:
+        status = spo_core_phase_attend_vjp(&at, kept, room, gradient, &to, workers)
+    raise_for(status)
+    return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NoReturn
@@ -223,6 +224,19 @@ def choice(value: Any, name: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def flag(value: Any, name: str) -> bool:
+    """Return `value` as a bool if it is one; numbers that could pass for one are refused.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {describe(value)}")
+    return bool(value)
+
+
 def is_scalar(value: Any) -> bool:
     """Whether `value` is meant as one number (anything without dimension or length), whatever its type."""
     dimensions = getattr(value, "ndim", None)
@@ -249,20 +263,43 @@ def real_array(value: Any, name: str) -> np.ndarray:
         flags = value.flags
         if flags.c_contiguous and flags.aligned:
             return value  # read-only arrays and memory maps included
+    array = _plain_array(value, name)
+    if array.dtype.kind not in _REAL_KINDS:
+        raise ValueError(f"{name} must hold real numbers, got {describe(value)}")
+    with np.errstate(over="ignore"):  # a long double too large for float64 becomes inf, refused later
+        return np.require(array, _FLOAT64, ["C", "A"])
+
+
+def float_array(value: Any, name: str) -> np.ndarray:
+    """Return `value` as a float32 or float64 array in C order, in the precision it came in.
+
+    Any strides and byte orders are converted, lists become float64; no other type is taken, because the
+    precision of a result is that of its inputs. Entries of arrays are not read.
+
+    Raises
+    ------
+    ValueError
+        For sparse and masked arrays and for data of any other type.
+    """
+    array = _plain_array(value, name)
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        raise ValueError(f"{name} must have dtype float32 or float64, got {describe(value)}")
+    plain = array.view(np.ndarray)
+    return np.require(plain, plain.dtype.newbyteorder("="), ["C", "A"])
+
+
+def _plain_array(value: Any, name: str) -> np.ndarray:
+    """Return `value` as some array; lists, whose entries are looked at, as float64."""
     _refuse_sparse(value, name)
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(f"{name} must be a plain array, got a masked array of shape {value.shape}")
     if isinstance(value, list | tuple):
         return _from_list(value, name)
     try:
-        array = np.asarray(value)
+        return np.asarray(value)
     except Exception as error:  # whatever an object's __array__ raises
         what = describe(value)
         raise ValueError(f"{name} must be an array of real numbers, got {what}: {error}") from error
-    if array.dtype.kind not in _REAL_KINDS:
-        raise ValueError(f"{name} must hold real numbers, got {describe(value)}")
-    with np.errstate(over="ignore"):  # a long double too large for float64 becomes inf, refused later
-        return np.require(array, _FLOAT64, ["C", "A"])
 
 
 def is_sparse(value: Any) -> bool:
@@ -859,3 +896,347 @@ def explain_refusal(knm: np.ndarray, theta: np.ndarray, status: int) -> NoReturn
     explain_coupling(knm)
     explain_nonfinite(theta=theta)
     unexplained(status)
+
+
+# ---------------------------------------------------------------- attention
+
+_ROOM_OF_SCORES = 4.0  # kernels multiply scores by log2(e) and add few of them
+_OPTIONAL_BIASES = ("b_v", "b_o")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionInput:
+    """Checked arguments of softmax attention; G samples, H heads, N queries, M keys.
+
+    Attributes
+    ----------
+    q, k, v : ndarray, shapes (G, H, N, e), (G, H, M, e), (G, H, M, f)
+        Queries, keys and values, C order, all float32 or all float64.
+    scale : float
+        Factor of the scores.
+    causal : bool
+        Whether queries see no later keys.
+    key_mask : ndarray of bool, shape (G, M), or None
+        Which keys may be attended to.
+    sink, sink_value : ndarray, shapes (H,) and (H, f), or None
+        Score and value of one more column.
+    leading : tuple of int
+        The dimensions that were joined to G.
+    """
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    scale: float
+    causal: bool
+    key_mask: np.ndarray | None
+    sink: np.ndarray | None
+    sink_value: np.ndarray | None
+    leading: tuple[int, ...]
+
+    def options(self) -> dict[str, Any]:
+        """Return what is no array of tokens, as keywords."""
+        names = ("scale", "causal", "key_mask", "sink", "sink_value")
+        return {name: getattr(self, name) for name in names}
+
+
+def attention_input(
+    q: Any, k: Any, v: Any, *, scale: Any, causal: Any, key_mask: Any, sink: Any, sink_value: Any
+) -> AttentionInput:
+    """Check the arguments of softmax attention. O(G H (N e + M e + M f)).
+
+    Raises
+    ------
+    ValueError
+        For wrong kinds, shapes and mixed precisions, for a `sink_value` without a `sink`, and for entries
+        that are not finite, but for those of masked keys and values and a sink of -inf.
+    """
+    queries, keys, values = float_array(q, "q"), float_array(k, "k"), float_array(v, "v")
+    if queries.ndim < 3:
+        raise ValueError(f"q must have shape (..., H, N, e), got {queries.shape}")
+    *lead, heads, n, width = queries.shape
+    leading = tuple(lead)
+    if keys.ndim != queries.ndim or keys.shape[:-2] != (*leading, heads) or keys.shape[-1] != width:
+        wanted = _shape_text(*leading, heads, "M", width)
+        raise ValueError(f"k must have shape (..., H, M, e) = {wanted}, got {keys.shape}")
+    if values.ndim != queries.ndim or values.shape[:-1] != keys.shape[:-1]:
+        wanted = _shape_text(*keys.shape[:-1], "f")
+        raise ValueError(f"v must have shape (..., H, M, f) = {wanted}, got {values.shape}")
+    m, value_width = values.shape[-2:]
+    for name, columns in (("q", width), ("v", value_width)):
+        if columns < 1:
+            raise ValueError(f"{name} must have at least one column, got none")
+    mask = None if key_mask is None else _key_mask(key_mask, (*leading, m))
+    score = None if sink is None else float_array(sink, "sink")
+    own = None if sink_value is None else float_array(sink_value, "sink_value")
+    if score is not None:
+        _require_shape(score, "sink", (heads,), "(H,) = ")
+        _refuse_sink(score)
+    if own is not None:
+        if score is None:
+            raise ValueError("sink_value must be None without a sink, got " + describe(sink_value))
+        _require_shape(own, "sink_value", (heads, value_width), "(H, f) = ")
+        explain_nonfinite(sink_value=own)
+    one_precision(q=queries, k=keys, v=values, sink=score, sink_value=own)
+    explain_nonfinite(q=queries)
+    _explain_unmasked(mask, k=keys, v=values)
+    factor = 1.0 / math.sqrt(width) if scale is None else number(scale, "scale")
+    _refuse_large_scores(queries, keys, mask, factor)
+    groups = math.prod(leading)
+    return AttentionInput(
+        queries.reshape(groups, heads, n, width),
+        keys.reshape(groups, heads, m, width),
+        values.reshape(groups, heads, m, value_width),
+        factor,
+        flag(causal, "causal"),
+        None if mask is None else mask.reshape(groups, m),
+        score,
+        own,
+        leading,
+    )
+
+
+def _shape_text(*sizes: int | str) -> str:
+    return "(" + ", ".join(map(str, sizes)) + ")"
+
+
+def _key_mask(value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if not isinstance(value, np.ndarray) or value.dtype != np.bool_ or isinstance(value, np.ma.MaskedArray):
+        raise ValueError(f"key_mask must be an array of bool, got {describe(value)}")
+    _require_shape(value, "key_mask", shape, "(..., M) = ")
+    return np.ascontiguousarray(value.view(np.ndarray))
+
+
+def _refuse_sink(sink: np.ndarray) -> None:
+    bad = ~(sink < np.inf)
+    if bad.any():
+        head = int(np.argmax(bad))
+        raise ValueError(f"sink must be finite or -inf, got {float(sink[head])} at index {head}")
+
+
+def _explain_unmasked(mask: np.ndarray | None, **arrays: np.ndarray) -> None:
+    """Refuse entries that are not finite unless their key is masked; arrays (..., H, M, width)."""
+    for name, array in arrays.items():
+        if not _all_finite(array):
+            visible = array if mask is None else np.where(mask[..., None, :, None], array, 0.0)
+            explain_nonfinite(**{name: visible})
+
+
+def _refuse_large_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, scale: float) -> None:
+    """Refuse what lets a score overflow, in whatever order its factors are multiplied."""
+    visible = True if mask is None else mask[..., None, :, None]
+    top_q, top_k = (
+        max(float(array.max(initial=0.0, where=seen)), -float(array.min(initial=0.0, where=seen)))
+        for array, seen in ((q, True), (k, visible))
+    )
+    factor = max(1.0, _ROOM_OF_SCORES * abs(scale))
+    bound = factor * max(top_q, top_k, 1.0, q.shape[-1] * top_q * top_k)
+    if bound > float(np.finfo(q.dtype).max):
+        raise ValueError(
+            "scale, q and k must not be so large that scores overflow, "
+            f"got a scale of {scale:g}, and entries up to {top_q:g} and {top_k:g}"
+        )
+
+
+def one_precision(**arrays: np.ndarray | None) -> np.dtype:
+    """Return the dtype of all arrays that are given.
+
+    Raises
+    ------
+    ValueError
+        If they are not of one dtype, naming the first that differs.
+    """
+    given = [(name, array.dtype) for name, array in arrays.items() if array is not None]
+    first, dtype = given[0]
+    for name, other in given:
+        if other != dtype:
+            raise ValueError(f"{name} must have the dtype of {first}, {dtype}, got {other}")
+    return dtype
+
+
+def like(
+    value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype, *, finite: bool = True
+) -> np.ndarray:
+    """Return `value` as an array of just this shape and precision, in C order.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else, or not finite where that is asked.
+    """
+    array = float_array(value, name)
+    _require_shape(array, name, shape)
+    if array.dtype != dtype:
+        raise ValueError(f"{name} must have dtype {dtype}, got {array.dtype}")
+    if finite:
+        explain_nonfinite(**{name: array})
+    return array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseInput:
+    """Checked arguments of attention among moving phases; B samples, N tokens, H heads, m phases a head.
+
+    Attributes
+    ----------
+    c, s, v : ndarray, shapes (B, N, H, m), (B, N, H, m), (B, N, H, f)
+        Parts of the phases, and values.
+    weight, alpha, kappa : ndarray, shapes (H, m), (H, m), (H,)
+        Weights of the cosines, lags (radians) and strengths.
+    ramp : ndarray, shape (m,), float64, radians
+        What one place in the sequence adds.
+    queries : pair of ndarray, shape (B, N, H, m), or None
+        Parts of phases of their own for the queries.
+    dynamics : dict
+        steps, dt, static_query, value_consensus.
+    """
+
+    c: np.ndarray
+    s: np.ndarray
+    v: np.ndarray
+    weight: np.ndarray
+    alpha: np.ndarray
+    kappa: np.ndarray
+    ramp: np.ndarray
+    queries: tuple[np.ndarray, np.ndarray] | None
+    dynamics: dict[str, Any]
+
+
+def phase_input(
+    c: Any,
+    s: Any,
+    v: Any,
+    weight: Any,
+    alpha: Any,
+    kappa: Any,
+    ramp: Any,
+    *,
+    queries: Any,
+    dynamics: dict[str, Any],
+) -> PhaseInput:
+    """Check the arguments of attention among moving phases. O(B N H (m + f)).
+
+    Raises
+    ------
+    ValueError
+        For wrong kinds and shapes, mixed precisions, and entries that are not finite.
+    """
+    cosines = float_array(c, "c")
+    if cosines.ndim != 4:
+        raise ValueError(f"c must have shape (B, N, H, m), got {cosines.shape}")
+    batch, n, heads, m = cosines.shape
+    explain_nonfinite(c=cosines)
+    values = float_array(v, "v")
+    if values.ndim != 4 or values.shape[:3] != (batch, n, heads):
+        wanted = _shape_text(batch, n, heads, "f")
+        raise ValueError(f"v must have shape (B, N, H, f) = {wanted}, got {values.shape}")
+    for name, array in (("c", cosines), ("v", values)):
+        if array.shape[-1] < 1:
+            raise ValueError(f"{name} must have at least one column, got none")
+    one_precision(c=cosines, v=values)
+    explain_nonfinite(v=values)
+    dtype = cosines.dtype
+    parts = None
+    if queries is not None:
+        if not isinstance(queries, list | tuple) or len(queries) != 2:
+            raise ValueError(f"queries must be None or a pair of arrays, got {describe(queries)}")
+        parts = (
+            like(queries[0], "queries[0]", cosines.shape, dtype),
+            like(queries[1], "queries[1]", cosines.shape, dtype),
+        )
+    turns = real_array(ramp, "ramp")
+    _require_shape(turns, "ramp", (m,), "(m,) = ")
+    explain_nonfinite(ramp=turns)
+    return PhaseInput(
+        cosines,
+        like(s, "s", cosines.shape, dtype),
+        values,
+        like(weight, "weight", (heads, m), dtype),
+        like(alpha, "alpha", (heads, m), dtype),
+        like(kappa, "kappa", (heads,), dtype),
+        turns,
+        parts,
+        phase_dynamics(**dynamics),
+    )
+
+
+def refuse_large_phases(given: PhaseInput) -> None:
+    """Refuse what lets scores or phases overflow. O(H m).
+
+    Raises
+    ------
+    ValueError
+        If `weight`, or `dt` times `kappa`, is that large.
+    """
+    limit = float(np.finfo(given.c.dtype).max)
+    largest = float(np.abs(given.weight).max(initial=0.0))
+    if _ROOM_OF_SCORES * given.weight.shape[1] * largest > limit:
+        raise ValueError(f"weight must not be so large that scores overflow, got entries up to {largest:g}")
+    steps, dt = given.dynamics["steps"], given.dynamics["dt"]
+    strength = float(np.abs(given.kappa).max(initial=0.0))
+    if 2.0 * steps * abs(dt) * strength > limit:
+        raise ValueError(
+            "dt and kappa must not be so large that phases overflow, "
+            f"got {steps} steps of {dt:g} and entries up to {strength:g}"
+        )
+
+
+def phase_dynamics(*, steps: Any, dt: Any, static_query: Any, value_consensus: Any) -> dict[str, Any]:
+    """Check how phases move, and return the same as plain Python values.
+
+    Raises
+    ------
+    ValueError
+        If `steps` is no integer >= 0, a number not finite, or `static_query` no bool.
+    """
+    return {
+        "steps": integer(steps, "steps", 0),
+        "dt": number(dt, "dt"),
+        "static_query": flag(static_query, "static_query"),
+        "value_consensus": number(value_consensus, "value_consensus"),
+    }
+
+
+def oscillator_parameters(
+    params: Any, width: int, heads: int, dtype: np.dtype, *, separate_qk: bool, lag: bool
+) -> dict[str, np.ndarray]:
+    """Check the parameters of an oscillator attention layer, in the order of their names' list.
+
+    Parameters
+    ----------
+    params : mapping of str to array_like
+        W_c and W_s, or W_qp and W_kp with `separate_qk`; W_v, W_o: (d, d); w: (H, m); alpha: (H, m) with
+        `lag`; beta, kappa: (H,); optionally b_v, b_o: (d,).
+    width, heads : int
+        d and H, which divides it into heads of width d/H: m = d/H, half of it with `separate_qk`.
+    dtype : dtype
+        Precision that all must have.
+
+    Raises
+    ------
+    ValueError
+        If an entry is missing, unknown, of the wrong shape or precision, or not finite.
+    """
+    if width < 1 or width % heads:
+        raise ValueError(f"n_heads must divide the model width d = {width}, got {heads}")
+    per_head = width // heads
+    if separate_qk and per_head % 2:
+        raise ValueError(f"separate_qk needs heads of even width, got {per_head} = {width} / {heads}")
+    m = per_head // 2 if separate_qk else per_head
+    phases = ("W_qp", "W_kp") if separate_qk else ("W_c", "W_s")
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*phases, "W_v", "W_o"), (width, width))
+    shapes |= dict.fromkeys(("w", "alpha") if lag else ("w",), (heads, m))
+    shapes |= dict.fromkeys(("beta", "kappa"), (heads,))
+    if not isinstance(params, Mapping):
+        raise ValueError(f"params must be a dictionary of arrays, got {describe(params)}")
+    for name in params:
+        if name not in shapes and name not in _OPTIONAL_BIASES:
+            listed = ", ".join((*shapes, *_OPTIONAL_BIASES))
+            raise ValueError(f"params must have no entry but {listed}, got {name!r}")
+    for name in shapes:
+        if name not in params:
+            raise ValueError(
+                f"params must have an entry {name!r}, got {', '.join(map(str, params)) or 'none'}"
+            )
+    shapes |= {name: (width,) for name in _OPTIONAL_BIASES if name in params}
+    return {name: like(params[name], f"params[{name!r}]", shape, dtype) for name, shape in shapes.items()}

@@ -104,6 +104,10 @@ def polynomials() -> list[Polynomial]:
     def cosine(z: mp.mpf) -> mp.mpf:
         return mp.mpf(1) / 24 - z / 720 if z < tiny else (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2
 
+    def logarithm(z: mp.mpf) -> mp.mpf:
+        s = mp.sqrt(z)
+        return mp.mpf(2) / 3 + 2 * z / 5 if z < tiny else (2 * mp.atanh(s) - 2 * s) / (s * z)
+
     def exp2_weight(x: mp.mpf) -> mp.mpf:
         return abs(x) * mp.power(2, -x) + tiny
 
@@ -121,12 +125,20 @@ def polynomials() -> list[Polynomial]:
         "EXP": "(e^r - 1) / r on |r| <= ln(2) / 2",
         "SIN": "(sin r - r) / r^3 in z = r^2, |r| <= pi / 4",
         "COS": "(cos r - 1 + r^2 / 2) / r^4 in z = r^2, |r| <= pi / 4",
+        "LOG": "(log((1 + s) / (1 - s)) - 2 s) / s^3 in z = s^2, |s| <= 3 - 2 sqrt 2",
     }
+    widest = (3 - 2 * mp.sqrt(2)) ** 2
     return [
         approximate("EXP2", texts["EXP2"], exp2, exp2_weight, -half, half, 10),
         approximate("EXP", texts["EXP"], exp, exp_weight, -ln2 / 2, ln2 / 2, 10, portable=False),
         approximate("SIN", texts["SIN"], sine, sine_weight, zero, quarter, 5),
         approximate("COS", texts["COS"], cosine, cosine_weight, zero, quarter, 5),
+        approximate("LOG", texts["LOG"], logarithm, sine_weight, zero, widest, 6, portable=False),
+        approximate("EXP2_SINGLE", texts["EXP2"], exp2, exp2_weight, -half, half, 5, portable=False),
+        approximate("EXP_SINGLE", texts["EXP"], exp, exp_weight, -ln2 / 2, ln2 / 2, 5, portable=False),
+        approximate("SIN_SINGLE", texts["SIN"], sine, sine_weight, zero, quarter, 2, portable=False),
+        approximate("COS_SINGLE", texts["COS"], cosine, cosine_weight, zero, quarter, 2, portable=False),
+        approximate("LOG_SINGLE", texts["LOG"], logarithm, sine_weight, zero, widest, 2, portable=False),
     ]
 
 

@@ -140,6 +140,75 @@ int32_t spo_core_run_members(const spo_network *network, const spo_integrator *i
 /* Order parameter of each row of theta (rows, n). */
 int32_t spo_core_order_parameters(int64_t rows, int64_t n, const double *theta, double *r, double *psi);
 
+/* Softmax attention. Arrays of float where `single` is set, else of double, contiguous:
+ *
+ *   q (groups, heads, queries, width)   k (groups, heads, keys, width)   v (groups, heads, keys, value_width)
+ *
+ * out = sum_j P_j v_j, P = softmax over j of scale q k_j. causal: query i sees keys j <= i + keys - queries.
+ * Keys where key_mask (groups, keys) is 0 are not seen, and what stands there is not read. sink (heads) is
+ * the score of one more column, whose value is sink_value (heads, value_width), or zeros where that is NULL;
+ * both NULL: none. A query that sees nothing has the sink's value, or zeros, and passes no gradient on. */
+typedef struct spo_attention {
+    int32_t single, causal;
+    int64_t groups, heads, queries, keys, width, value_width;
+    double scale;
+    const void *q, *k, *v, *sink, *sink_value;
+    const uint8_t *key_mask;
+} spo_attention;
+
+/* out (groups, heads, queries, value_width), lse (groups, heads, queries): log of each row's denominator. No
+ * more than O(queries + keys) is held besides. Results do not depend on the number of workers. */
+int32_t spo_core_attend(const spo_attention *attention, void *out, void *lse, int32_t workers);
+
+/* Gradients at every argument, from those at out; weights are computed anew from lse. dsink and dsink_value
+ * are read only where there is a sink. */
+typedef struct spo_attention_gradients {
+    void *q, *k, *v, *sink, *sink_value;
+} spo_attention_gradients;
+int32_t spo_core_attend_vjp(const spo_attention *attention, const void *out, const void *lse,
+                            const void *grad_out, const spo_attention_gradients *gradients, int32_t workers);
+
+/* Attention by phases, whose Kuramoto-Sakaguchi dynamics run for `steps` steps before values are read:
+ *
+ *   c, s, query_c, query_s (batch, tokens, heads, phases)   v (batch, tokens, heads, value_width)
+ *   weight, alpha (heads, phases)   kappa (heads)   ramp (phases) double
+ *
+ * theta_i = atan2(s_i, c_i) + ramp i; A = softmax over j <= i of sum_k weight cos(theta_i - theta_j - alpha);
+ * in each step theta_i += dt kappa sum_j A_ij sin(theta_j + alpha - theta_i) and, where value_consensus is
+ * not 0, v += dt value_consensus (A v - v) with the same A; finally out = A v. static_query: the i of A stays
+ * as it began; with query_c and query_s (else NULL) it is of that pair, static by nature. */
+typedef struct spo_phase_attention {
+    int32_t single, static_query;
+    int64_t batch, tokens, heads, phases, value_width, steps;
+    double dt, value_consensus;
+    const void *c, *s, *query_c, *query_s, *v, *weight, *alpha, *kappa;
+    const double *ramp;
+} spo_phase_attention;
+
+/* What a forward call keeps for the reverse pass. */
+enum spo_keep {
+    SPO_KEEP_NONE = 0,
+    SPO_KEEP_ALL = 1, /* phases, means and denominators of every step */
+    SPO_KEEP_SQRT = 2 /* phases at every ceil(sqrt(steps)) steps, from which the others are computed again */
+};
+
+/* Bytes of a state, and a number that stands for its layout, which depends on the instruction set. */
+int64_t spo_core_phase_state(const spo_phase_attention *attention, int32_t keep, int64_t *layout);
+
+/* out (batch, tokens, heads, value_width), or NULL; state of spo_core_phase_state bytes, NULL for
+ * SPO_KEEP_NONE. */
+int32_t spo_core_phase_attend(const spo_phase_attention *attention, int32_t keep, void *state, void *out,
+                              int32_t workers);
+
+/* Gradients, shaped as their arguments; at the queries' pair only where there is one. state is of a forward
+ * call with the same arguments and layout. That of atan2 at the origin is 0. */
+typedef struct spo_phase_gradients {
+    void *c, *s, *query_c, *query_s, *v, *weight, *alpha, *kappa;
+} spo_phase_gradients;
+int32_t spo_core_phase_attend_vjp(const spo_phase_attention *attention, int32_t keep, const void *state,
+                                  const void *grad_out, const spo_phase_gradients *gradients,
+                                  int32_t workers);
+
 /* The vector functions the kernels stand on, for tests. Worst errors: see csrc/isa/vectormath.h. */
 void spo_core_exp(int64_t n, const double *x, double *y);
 void spo_core_exp2(int64_t n, const double *x, double *y); /* -1021 <= x <= 1023 */

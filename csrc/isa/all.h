@@ -13,6 +13,42 @@
 #include "modulated_members.h"
 #include "members.h"
 
+#define REAL double
+#define REALS vd
+#define INT int64_t
+#define INTS vi
+#define LANES SPO_LANES
+#define OP(name) v_##name
+#define NAMED(name) name##_double
+#define SIGNIFICAND_BITS 52
+#define EXPONENT_OF_ONE 1023
+#define LARGEST_POWER 0x1p1022
+#include "attention.h"
+#include "phase.h"
+#undef REAL
+#undef REALS
+#undef INT
+#undef INTS
+#undef LANES
+#undef OP
+#undef NAMED
+#undef SIGNIFICAND_BITS
+#undef EXPONENT_OF_ONE
+#undef LARGEST_POWER
+
+#define REAL float
+#define REALS vf
+#define INT int32_t
+#define INTS vfi
+#define LANES SPO_FLOATS
+#define OP(name) f_##name
+#define NAMED(name) name##_float
+#define SIGNIFICAND_BITS 23
+#define EXPONENT_OF_ONE 127
+#define LARGEST_POWER 0x1p126f
+#include "attention.h"
+#include "phase.h"
+
 static void exp_array(int64_t n, const double *x, double *y) {
     for (int64_t i = 0; i < n; i += SPO_LANES) {
         const int64_t count = n - i < SPO_LANES ? n - i : SPO_LANES;
@@ -75,7 +111,9 @@ static double multiply_add(int64_t n) {
 
 #define SPO_TABLE(NAME)                                                                                      \
     {                                                                                                        \
-        NAME,         exp_array,    exp2_array,   sincos_array,  scan,          find_absent,                 \
-        symmetrise,   transpose,    units,        units_moments, harmonic_sums, scale,                       \
-        units_sparse, scale_sparse, run_members,  pack,          mirrored,      order,                       \
-        run,          read_array,   multiply_add, SPO_LANES}
+        NAME, exp_array, exp2_array, sincos_array, scan, find_absent, symmetrise, transpose, units,          \
+            units_moments, harmonic_sums, scale, units_sparse, scale_sparse, run_members, pack, mirrored,    \
+            order, run, read_array, multiply_add, SPO_LANES, {                                               \
+            &attention_kernels_double, &attention_kernels_float                                              \
+        }                                                                                                    \
+    }

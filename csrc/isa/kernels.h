@@ -58,6 +58,80 @@ static inline double spo_mean_phase(int64_t n, double sine, double cosine) {
     return angle == two_pi ? 0.0 : angle;
 }
 
+/* One call of the attention, as its kernels see it; what lies behind void is float or double. */
+typedef struct spo_attend_job {
+    const spo_attention *at;
+    const void *k, *v;      /* (groups, heads, keys, ...): the caller's, or only those that the mask leaves */
+    const int64_t *visible; /* (queries) of each group: how many keys a query sees, from the first one on */
+    int64_t visible_step;   /* from a group to the next; 0: the same for all */
+    const int64_t *count;   /* (groups): keys that the mask leaves; NULL: all */
+    const int64_t *kept;    /* (groups, keys): their places */
+    void *out, *lse, *grad_out, *dq, *dk, *dv;
+    int64_t spans;       /* in which the queries of a problem go back, each by itself */
+    const int64_t *span; /* (spans + 1): where they begin */
+    void *partial;       /* (problems, spans, keys, padded widths): their gradients at keys and values */
+    double *sink_part;   /* (problems, spans, 1 + value width): and at the sink */
+} spo_attend_job;
+
+/* Places in the record of a unit, in vectors. */
+typedef struct spo_phase_layout {
+    int64_t z, mean, norm, value, out, query, end;
+    int64_t mean_width; /* of a step's attention: F and, where they change, values */
+    int flat;           /* all steps are in one place */
+} spo_phase_layout;
+
+/* One call of the phases' attention likewise; see isa/phase.h for units and blocks. */
+typedef struct spo_phase_job {
+    const spo_phase_attention *at;
+    int crowded, fixed_queries;
+    int64_t problems, units, blocks;
+    const void *turn; /* (blocks, 2, phases, lanes): cosine and sine of the ramp */
+    const void *lag;  /* (2, heads, phases): cosine and sine of alpha */
+    spo_phase_layout layout;
+    void *record;        /* (units, record_size) numbers */
+    int64_t record_size; /* 0: the record holds one unit, the one at work */
+    void *rows[2];       /* tiles: (units, tokens, mean_width) of even and odd steps */
+    void *out;           /* NULL: not wanted */
+    void *grad_out, *dc, *ds, *dquery_c, *dquery_s, *dv;
+    void *phase_gradient, *query_gradient, *value_gradient; /* (units, blocks, width, lanes) */
+    int64_t spans;
+    const int64_t *span;
+    void *partial; /* tiles: (units, spans, blocks, lanes, partial_row) */
+    int64_t partial_row;
+    double *parameters; /* (problems, spans, 2 phases + 1): gradients at alpha, weight, kappa */
+} spo_phase_job;
+
+enum spo_phase_stage {
+    SPO_STAGE_ROWS,
+    SPO_STAGE_STEP,
+    SPO_STAGE_READ
+};
+
+/* The attention's kernels for one type of number (isa/attention.h, isa/phase.h). Rooms are counted in
+ * numbers.
+ */
+typedef struct spo_attention_kernels {
+    int64_t lanes, tile; /* queries of a vector and of a tile */
+    int64_t (*room)(const spo_attention *at, int crowded, int reverse);
+    void (*rows)(const spo_attend_job *job, int64_t problem, int64_t first, int64_t end, void *scratch);
+    void (*crowd)(const spo_attend_job *job, int64_t problem, void *scratch);
+    void (*reverse_rows)(const spo_attend_job *job, int64_t problem, int64_t span, void *scratch);
+    void (*reverse_crowd)(const spo_attend_job *job, int64_t problem, void *scratch);
+    void (*collect)(const spo_attend_job *job, int64_t problem);
+    int64_t (*phase_room)(const spo_phase_attention *at, int crowded, int reverse);
+    void (*phase_begin)(const spo_phase_job *job, int64_t unit, int64_t block, void *scratch);
+    void (*phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last, void *scratch);
+    void (*reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last,
+                                void *scratch);
+    void (*phase_tile)(const spo_phase_job *job, int64_t unit, int64_t tile, int64_t step,
+                       enum spo_phase_stage stage, void *scratch);
+    void (*reverse_phase_span)(const spo_phase_job *job, int64_t unit, int64_t span, int64_t step, int read,
+                               void *scratch);
+    void (*collect_phase_span)(const spo_phase_job *job, int64_t unit, int64_t span, int64_t step,
+                               void *scratch);
+    void (*phase_finish)(const spo_phase_job *job, int64_t unit, int64_t block, void *scratch);
+} spo_attention_kernels;
+
 typedef struct spo_kernels {
     const char *name;
     void (*exp)(int64_t n, const double *x, double *y);
@@ -91,6 +165,7 @@ typedef struct spo_kernels {
     double (*read)(int64_t n, const double *x);
     double (*multiply_add)(int64_t n); /* ten times lanes multiply-adds, n times */
     int32_t lanes;
+    const spo_attention_kernels *attention[2]; /* for double, for float */
 } spo_kernels;
 
 extern const spo_kernels spo_kernels_baseline;

@@ -1,12 +1,14 @@
 """Numba kernels to call from compiled code of one's own: pure Numba, cached on disk, without the GIL.
 
-Every kernel works on float64 arrays that the caller owns and returns a plain integer status (0: done). They
-may be called from ``@njit`` functions with ``cache=True`` or ``parallel=True``, at any depth. How they are
-compiled, and which liberties the compiler has, is written in ``_flags``.
+Every kernel works on float64 arrays that the caller owns (those of attention on float32 as well) and returns
+a plain integer status (0: done). They may be called from ``@njit`` functions with ``cache=True`` or
+``parallel=True``, at any depth. How they are compiled, and which liberties the compiler has, is written in
+``_flags``.
 """
 
 from __future__ import annotations
 
+from .attention import attend, attend_vjp, phase_attend, phase_attend_vjp
 from .daido import series_of
 from .kuramoto import euler_step, order_parameter, rhs, rhs_sparse, rk4_step, rk45_step
 from .modulation import factors, modulate
@@ -14,6 +16,8 @@ from .moments import modulate_moments, moments_room_size
 from .sparse import factors_sparse, modulate_sparse
 
 __all__ = [
+    "attend",
+    "attend_vjp",
     "euler_step",
     "factors",
     "factors_sparse",
@@ -22,6 +26,8 @@ __all__ = [
     "modulate_sparse",
     "moments_room_size",
     "order_parameter",
+    "phase_attend",
+    "phase_attend_vjp",
     "rhs",
     "rhs_sparse",
     "rk4_step",
