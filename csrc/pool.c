@@ -13,6 +13,16 @@
  */
 #include "pool.h"
 
+#include <stdatomic.h>
+
+#include "include/spo_fast_core.h"
+
+static _Atomic int splits_all;
+
+int spo_splits_all(void) { return atomic_load_explicit(&splits_all, memory_order_relaxed); }
+
+void spo_core_split_all(int32_t on) { atomic_store_explicit(&splits_all, on != 0, memory_order_relaxed); }
+
 static void run_alone(int64_t parts, spo_task *task, void *context) {
     for (int64_t part = 0; part < parts; ++part) task(context, part, 0);
 }
@@ -30,7 +40,6 @@ void spo_pool_run(int64_t parts, int32_t workers, spo_task *task, void *context)
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <time.h>
 #if defined(__linux__)
@@ -38,7 +47,7 @@ void spo_pool_run(int64_t parts, int32_t workers, spo_task *task, void *context)
 #endif
 
 /* Threads that a process makes at most. */
-#define MOST_THREADS 255
+#define MOST_THREADS (SPO_MOST_WORKERS - 1)
 /* Bytes of a thread's stack: kernels take some kilobytes; the rest, never touched, is for the thread-local
  * variables of all libraries, which may lie there, too. */
 #define STACK_SIZE ((size_t)1 << 20)

@@ -19,4 +19,10 @@ typedef void spo_task(void *context, int64_t part, int32_t worker);
  * several threads at once, and by a task. */
 void spo_pool_run(int64_t parts, int32_t workers, spo_task *task, void *context);
 
+/* Workers that a caller may count on at most. */
+#define SPO_MOST_WORKERS 256
+
+/* Are jobs of any size cut into the smallest parts? See spo_core_split_all. */
+int spo_splits_all(void);
+
 #endif

@@ -52,6 +52,7 @@ def simulate_ensemble(
     modulate_every: Any,
     *,
     backend: str | None,
+    workers: int,
 ) -> Simulation:
     """Follow each row of `theta`; the parameters are those of `simulate`.
 
@@ -74,6 +75,7 @@ def simulate_ensemble(
     module = load_backend(backend, modulation)
     ensemble = Ensemble(base, coupling, omegas, strengths)
     if ensemble.is_plain and _fits_a_batch(run, theta.shape) and hasattr(module, "Batch"):
+        base.workers = workers
         return _run_together(run, module, theta, ensemble)
     return _run_in_turn(run, module, theta, ensemble)
 

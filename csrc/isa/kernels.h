@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "../include/spo_fast_core.h"
+#include "../pool.h"
 
 #define SPO_PAD 8
 
@@ -14,12 +15,53 @@ static inline int64_t spo_padded(int64_t n) { return (n + SPO_PAD - 1) / SPO_PAD
 /* The first address from p on that vectors of every instruction set like. */
 static inline double *spo_aligned(double *p) { return (double *)(((uintptr_t)p + 63) & ~(uintptr_t)63); }
 
+/* Work for several threads is cut into parts that depend on its size alone, and what parts have summed up is
+ * added in their order: bits do not depend on the number of workers, nor on who was faster. */
+
+/* Below this no job of a network of n oscillators is worth a second thread. */
+#define SPO_SERIAL_BELOW 128
+
+/* The workers of a plan or run that a network of n oscillators can occupy: scratch is made for so many. */
+static inline int32_t spo_workers(int32_t workers, int64_t n) {
+    const int64_t most =
+        spo_padded(n) / SPO_PAD < SPO_MOST_WORKERS ? spo_padded(n) / SPO_PAD : SPO_MOST_WORKERS;
+    if (workers <= 1 || (n < SPO_SERIAL_BELOW && !spo_splits_all())) return 1;
+    return workers < most ? workers : (int32_t)most;
+}
+
+/* Those of a job that is worth handing over from size `from` on. */
+static inline int32_t spo_workers_from(int32_t workers, int64_t size, int64_t from) {
+    return size < from && !spo_splits_all() ? 1 : workers;
+}
+
+/* Rows of a part, a multiple of eight. */
+static inline int64_t spo_rows_of_part(int64_t rows) { return spo_splits_all() ? SPO_PAD : rows; }
+
+static inline int64_t spo_parts(int64_t n, int64_t rows) { return (n + rows - 1) / rows; }
+
+/* Parts of a walk over the pairs of n oscillators (isa/fused.h): one where threads do not pay, then one for
+ * so many rows. */
+static inline int64_t spo_pair_parts(int64_t n) {
+    const int64_t blocks = spo_padded(n) / SPO_PAD, parts = n / 64;
+    if (spo_splits_all()) return blocks < 4 ? blocks : 4;
+    return n < 256 ? 1 : parts < SPO_MOST_WORKERS ? parts : SPO_MOST_WORKERS;
+}
+
+/* A job that is cut, or not. */
+static inline void spo_share(int64_t parts, int32_t workers, spo_task *task, void *context) {
+    if (parts == 1)
+        task(context, 0, 0);
+    else
+        spo_pool_run(parts, workers, task, context);
+}
+
 /* What preparation decides and a modulated step leaves for the next ones; first in a run's scratch. */
 typedef struct spo_prepared {
     int32_t traits; /* of K, when it is dense and modulated */
     int32_t wanted; /* walk that the scratch is laid out for */
     int32_t walk;   /* and the one that K allows */
-    double *unit;   /* unit outputs in force, unless K' is; NULL: none yet */
+    int32_t workers;
+    double *unit; /* unit outputs in force, unless K' is; NULL: none yet */
 } spo_prepared;
 
 /* Where a run keeps what it needs; made from the caller's scratch by spo_run_layout (kuramoto.c). */
@@ -28,6 +70,7 @@ typedef struct spo_run_scratch {
     double *theta, *next, *stage;      /* (padded): state, candidate, argument of a stage */
     double *sine, *cosine;             /* (padded) of the last argument */
     double *pull, *push;               /* (padded): P and Q of f = omega + cos P - sin Q + drive */
+    double *part_sums;                 /* (parts, 2, padded): P and Q of parts of a walk over pairs */
     double *slopes;                    /* (stages, padded) */
     double *lag_cosine, *lag_sine;     /* (n, n): K cos alpha and K sin alpha; NULL when the lag is uniform */
     double *alpha_cosine, *alpha_sine; /* (n, n): cos alpha and sin alpha, kept only when K changes too */
@@ -42,6 +85,7 @@ typedef struct spo_run_scratch {
         *packed_lag;         /* K as isa/fused.h walks it; with a lag a pair K cos alpha and K sin alpha */
     double *kept, *kept_lag; /* K' likewise */
     int fresh;               /* K' in force is not kept yet, set by a run */
+    int32_t workers;
     double turn_cosine, turn_sine, drive_sine, drive_cosine; /* constants of the drift, set by a run */
 } spo_run_scratch;
 
@@ -63,26 +107,28 @@ typedef struct spo_kernels {
     void (*exp)(int64_t n, const double *x, double *y);
     void (*exp2)(int64_t n, const double *x, double *y); /* -1021 <= x <= 1023 */
     void (*sincos)(int64_t n, const double *x, double *sine, double *cosine);
-    int32_t (*scan)(int64_t n, const double *knm, int32_t *traits);
-    int64_t (*find_absent)(int64_t n, const double *knm, uint64_t *absent);
+    int32_t (*scan)(int64_t n, const double *knm, int32_t workers, int32_t *traits);
+    int64_t (*find_absent)(int64_t n, const double *knm, int32_t workers, uint64_t *absent);
     void (*symmetrise)(int64_t n, const double *knm, double *out);
     void (*transpose)(int64_t n, const double *knm, double *out);
     int32_t (*units)(int64_t n, const double *knm, int32_t traits, const double *theta,
-                     const spo_modulation *modulation, double *scratch, double **unit);
+                     const spo_modulation *modulation, int32_t workers, double *scratch, double **unit);
     int32_t (*units_moments)(int64_t n, const double *knm, const double *theta,
                              const spo_modulation *modulation, const spo_moments *plan,
-                             const uint64_t *absent, int64_t *redone, double *scratch, double **unit);
-    int (*harmonic_sums)(int64_t n, int64_t count, const double *theta, double *first, double *sums,
-                         double *re, double *im);
-    void (*scale)(int64_t n, const double *knm, int exact, const spo_modulation *modulation, double *unit,
-                  double *out);
+                             const uint64_t *absent, int64_t *redone, int32_t workers, double *scratch,
+                             double **unit);
+    int (*harmonic_sums)(int64_t n, int64_t count, const double *theta, double *scratch, double *re,
+                         double *im);
+    void (*scale)(int64_t n, const double *knm, int exact, const spo_modulation *modulation, int32_t workers,
+                  double *unit, double *out);
     int32_t (*units_sparse)(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
-                            const spo_modulation *modulation, double *scratch, double **unit);
+                            const spo_modulation *modulation, int32_t workers, double *scratch,
+                            double **unit);
     void (*scale_sparse)(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
-                         const double *unit, double *out);
+                         int32_t workers, const double *unit, double *out);
     void (*run_members)(const spo_network *network, const spo_integrator *integrator,
                         const spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
-                        const spo_run_scratch *scratch, double *room);
+                        int32_t workers, const spo_run_scratch *scratch, double *room);
     void (*pack)(int64_t n, const double *knm, int pairs, double *packed);
     int (*mirrored)(int64_t n, const double *knm);
     void (*order)(int64_t n, const double *theta, double *sine_sum, double *cosine_sum);
@@ -104,8 +150,19 @@ const spo_kernels *spo_kernels_in_use(void);
 
 /* Unit outputs (d_model, padded), somewhere in scratch. K has a symmetric pattern. (modulation.c) */
 int32_t spo_unit_outputs(int64_t n, const double *knm, int32_t traits, const double *theta,
-                         const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
-                         double **unit);
+                         const spo_modulation *modulation, const spo_attention_path *path, int32_t workers,
+                         double *scratch, double **unit);
+
+/* Doubles that each worker of an attention has of its own: outputs of a block of queries, a head's vectors,
+ * its longest keys (isa/modulation.h). */
+static inline int64_t spo_attention_own(const spo_modulation *m) {
+    return SPO_PAD * (m->d_model + 2 * (m->d_model / m->n_heads)) + spo_padded(m->n_heads);
+}
+
+/* And of an attention along edges beside that (isa/sparse.h). */
+static inline int64_t spo_edges_own(int64_t n, const spo_modulation *m) {
+    return 2 * SPO_PAD * m->d_model + spo_padded(m->d_model) + 2 * spo_padded(n) + SPO_PAD;
+}
 
 /* Are sizes, pointers and numbers of a modulation in their ranges? (modulation.c) */
 int spo_modulation_acceptable(int64_t n, const spo_modulation *modulation);

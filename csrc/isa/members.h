@@ -171,14 +171,35 @@ static void run_block(const spo_network *network, const spo_integrator *integrat
     scatter_members(n, count, b.theta, (vi)((vd){0} == 0.0), all->theta + m * n);
 }
 
+typedef struct {
+    const spo_network *network;
+    const spo_integrator *integrator;
+    const spo_ensemble *all;
+    int64_t n_steps;
+    const spo_record *record;
+    const spo_run_scratch *w;
+    double *room;
+} members_run;
+
+static void run_block_of(void *context, int64_t part, int32_t worker) {
+    const members_run *job = context;
+    const int64_t m = part * SPO_LANES, left = job->all->members - m;
+    run_block(job->network, job->integrator, job->all, m, left < SPO_LANES ? left : SPO_LANES, job->n_steps,
+              job->record, job->w, job->room + worker * spo_core_members_room(job->network->n, 1));
+}
+
+/* Entries of K times blocks times steps from which two threads are faster. Measured with `python -m
+ * asv_benchmarks.benchmarks.workers`. */
+#define MEMBERS_FROM 20000.0
+
 static void run_members(const spo_network *network, const spo_integrator *integrator, const spo_ensemble *all,
-                        int64_t n_steps, const spo_record *record, const spo_run_scratch *scratch,
-                        double *room) {
+                        int64_t n_steps, const spo_record *record, int32_t workers,
+                        const spo_run_scratch *scratch, double *room) {
     spo_run_scratch w = *scratch;
+    const int64_t blocks = spo_parts(all->members, SPO_LANES);
+    const double work = (double)(network->n * network->n) * (double)blocks * (double)n_steps;
+    members_run job = {network, integrator, all, n_steps, record, &w, room};
     set_constants(network, &w);
-    for (int64_t m = 0; m < all->members; m += SPO_LANES) {
-        const int64_t left = all->members - m;
-        run_block(network, integrator, all, m, left < SPO_LANES ? left : SPO_LANES, n_steps, record, &w,
-                  room);
-    }
+    if (blocks > 0)
+        spo_share(blocks, work < MEMBERS_FROM && !spo_splits_all() ? 1 : workers, run_block_of, &job);
 }

@@ -13,6 +13,51 @@ INLINE vd combine(const double *theta, double dt, const double *weight, int coun
     return v_load(theta + i) + sum * dt;
 }
 
+/* Oscillators of a part of a pass over them, and networks from which two threads are faster. Measured with
+ * `python -m asv_benchmarks.benchmarks.workers`. */
+#define PASS_ROWS 1024
+#define PASS_FROM 8192
+
+typedef struct {
+    const spo_run_scratch *w;
+    const double *theta, *weight; /* of a stage, whose argument is theta then */
+    double dt;
+    int64_t n, rows;
+    int stage;
+} phase_pass;
+
+static void phase_part(void *context, int64_t part, int32_t worker) {
+    const phase_pass *job = context;
+    const spo_run_scratch *w = job->w;
+    const int64_t padded = spo_padded(job->n), from = part * job->rows;
+    const int64_t to = from + job->rows < padded ? from + job->rows : padded;
+    (void)worker;
+    for (int64_t i = from; job->stage && i < to; i += SPO_LANES)
+        v_store(w->stage + i, combine(w->theta, job->dt, job->weight, job->stage, w->slopes, padded, i));
+    sincos_padded(job->n, from, to, job->theta, w->sine, w->cosine);
+    if (w->pairs)
+        interleave((to < job->n ? to : job->n) - from, w->sine + from, w->cosine + from,
+                   (v2 *)w->pairs + from);
+}
+
+static void phases_of(phase_pass *job) {
+    const int32_t workers = spo_workers_from(job->w->workers, job->n, PASS_FROM);
+    job->rows = workers > 1 ? spo_rows_of_part(PASS_ROWS) : spo_padded(job->n);
+    if (job->n > 0) spo_share(spo_parts(spo_padded(job->n), job->rows), workers, phase_part, job);
+}
+
+/* Sine and cosine of phases as the drift reads them. */
+static void take_phases(const spo_run_scratch *w, int64_t n, const double *theta) {
+    phase_pass job = {.w = w, .theta = theta, .n = n};
+    phases_of(&job);
+}
+
+/* The argument of a stage, into w->stage, and its sine and cosine. */
+static void take_stage(const spo_run_scratch *w, int64_t n, double dt, const double *weight, int stage) {
+    phase_pass job = {.w = w, .theta = w->stage, .n = n, .dt = dt, .weight = weight, .stage = stage};
+    phases_of(&job);
+}
+
 /* Stages 2 ... of the method from the first slope; leaves y, wrapped, in w->next. Not finite: returns 1. For
  * a method with an error estimate the last stage is taken at the wrapped y, so that its slope is, bit for
  * bit, the first one of the next step; *error is then the largest error in units of the tolerance (NaN or
@@ -23,9 +68,7 @@ static int attempt(const spo_network *network, const spo_integrator *integrator,
     const int64_t n = network->n, padded = spo_padded(n);
     const int adaptive = integrator->method == SPO_RK45, inner = method->stages - adaptive;
     for (int stage = 1; stage < inner; ++stage) {
-        for (int64_t i = 0; i < padded; i += SPO_LANES)
-            v_store(w->stage + i, combine(w->theta, dt, method->a[stage], stage, w->slopes, padded, i));
-        sincos_padded(n, w->stage, w->sine, w->cosine);
+        take_stage(w, n, dt, method->a[stage], stage);
         drift(network, knm, w, w->slopes + stage * padded);
     }
     vd excess = {0};
@@ -36,7 +79,7 @@ static int attempt(const spo_network *network, const spo_integrator *integrator,
         v_store(w->next + i, v_wrap(y));
     }
     if (!adaptive) return v_any(excess != 0.0);
-    sincos_padded(n, w->next, w->sine, w->cosine);
+    take_phases(w, n, w->next);
     drift(network, knm, w, w->slopes + inner * padded);
     vd largest = {0}, trouble = {0};
     for (int64_t i = 0; i < padded; i += SPO_LANES) {
@@ -92,13 +135,34 @@ static void observe(const spo_record *record, const spo_state *state, int64_t n,
     if (record->psi) record->psi[state->step] = spo_mean_phase(n, sine_sum, cosine_sum);
 }
 
+typedef struct {
+    const double *modulated;
+    const spo_run_scratch *w;
+    int64_t entries;
+} lag_products;
+
+/* Entries of a part of the products with the lags, and matrices from which two threads are faster. Measured
+ * with `python -m asv_benchmarks.benchmarks.workers`. */
+#define LAG_ENTRIES 16384
+#define LAGS_FROM 65536
+
+static void apply_lags_to(void *context, int64_t part, int32_t worker) {
+    const lag_products *job = context;
+    const spo_run_scratch *w = job->w;
+    const int64_t from = part * job->entries;
+    (void)worker;
+    for (int64_t e = from; e < from + job->entries && e < w->entries; ++e) {
+        w->lag_cosine[e] = job->modulated[e] * w->alpha_cosine[e];
+        w->lag_sine[e] = job->modulated[e] * w->alpha_sine[e];
+    }
+}
+
 /* Products of K' with the lags, where each pair has its own. */
 static void apply_lags(const double *modulated, const spo_run_scratch *w) {
+    lag_products job = {modulated, w, spo_rows_of_part(LAG_ENTRIES)};
     if (!w->alpha_cosine) return;
-    for (int64_t e = 0; e < w->entries; ++e) {
-        w->lag_cosine[e] = modulated[e] * w->alpha_cosine[e];
-        w->lag_sine[e] = modulated[e] * w->alpha_sine[e];
-    }
+    spo_share(spo_parts(w->entries, job.entries), spo_workers_from(w->workers, w->entries, LAGS_FROM),
+              apply_lags_to, &job);
 }
 
 /* K' of the present state. */
@@ -106,16 +170,18 @@ static int32_t modulate_state(const spo_network *network, spo_state *state, cons
     const spo_attention_path path = {w->moments, w->absent, NULL};
     spo_prepared *const prepared = w->prepared;
     if (prepared->walk != SPO_WALK_WHOLE) {
-        const int32_t status = spo_unit_outputs(network->n, network->knm, prepared->traits, w->theta,
-                                                network->modulation, &path, w->modulation, &prepared->unit);
+        const int32_t status =
+            spo_unit_outputs(network->n, network->knm, prepared->traits, w->theta, network->modulation, &path,
+                             w->workers, w->modulation, &prepared->unit);
         if (status == SPO_OK) scale_units(network->n, network->modulation, prepared->unit);
         return status;
     }
     const int32_t status =
-        w->sparse ? spo_core_modulate_sparse(network->n, w->sparse, network->knm, w->theta,
-                                             network->modulation, w->modulation, state->modulated)
-                  : spo_core_modulate(network->n, network->knm, prepared->traits, w->theta,
-                                      network->modulation, &path, w->modulation, state->modulated);
+        w->sparse
+            ? spo_core_modulate_sparse(network->n, w->sparse, network->knm, w->theta, network->modulation,
+                                       w->workers, w->modulation, state->modulated)
+            : spo_core_modulate(network->n, network->knm, prepared->traits, w->theta, network->modulation,
+                                &path, w->workers, w->modulation, state->modulated);
     if (status == SPO_OK) apply_lags(state->modulated, w);
     return status;
 }
@@ -138,7 +204,7 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
     if (network->modulation && w.prepared->walk == SPO_WALK_WHOLE &&
         state->step % network->modulate_every != 0)
         apply_lags(state->modulated, &w);
-    sincos_padded(n, w.theta, w.sine, w.cosine);
+    take_phases(&w, n, w.theta);
     while (status == SPO_OK) {
         observe(record, state, n, w.sine, w.cosine);
         if (state->step == start + n_steps) break;
@@ -168,7 +234,7 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
             memcpy(w.slopes, w.slopes + 6 * spo_padded(n), (size_t)spo_padded(n) * sizeof(double));
             slope_known = 1;
         } else {
-            sincos_padded(n, w.theta, w.sine, w.cosine);
+            take_phases(&w, n, w.theta);
         }
         if (record->every > 0 && state->step % record->every == 0) {
             const int64_t row = state->step / record->every;
