@@ -204,9 +204,15 @@ int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const
     return spo_kernels_in_use()->run(network, integrator, state, n_steps, record ? record : &nothing, &w);
 }
 
-int64_t spo_core_members_room(int64_t n, int32_t workers) {
-    if (workers < 1) workers = 1;
-    return workers * (SPO_PAD + (6 + stages_of(SPO_RK4)) * n * SPO_PAD);
+int64_t spo_members_own(const spo_network *network) {
+    const int64_t n = network->n, state = SPO_PAD + (6 + stages_of(SPO_RK4)) * n * SPO_PAD;
+    return state + (network->modulation ? spo_members_modulation(n, network->modulation) : 0);
+}
+
+int64_t spo_core_members_room(const spo_network *network, int64_t members, int32_t workers) {
+    const int64_t n = network->n;
+    return (workers > 1 ? workers : 1) * spo_members_own(network) +
+           (network->modulation ? spo_padded(members) * n * n : 0);
 }
 
 int32_t spo_core_run_members(const spo_network *network, const spo_integrator *integrator,
@@ -214,7 +220,8 @@ int32_t spo_core_run_members(const spo_network *network, const spo_integrator *i
                              int32_t workers, double *scratch, double *room) {
     const spo_run_scratch w = run_layout(network, NULL, NULL, integrator->method, scratch);
     const spo_record *kept = record ? record : &nothing;
-    spo_kernels_in_use()->run_members(network, integrator, ensemble, n_steps, kept, workers, &w, room);
+    spo_kernels_in_use()->run_members(network, integrator, ensemble, n_steps, kept, workers > 1 ? workers : 1,
+                                      &w, room);
     for (int64_t step = ensemble->step; step <= ensemble->step + n_steps; ++step) {
         if (kept->t_observe) kept->t_observe[step] = (double)step * integrator->dt;
         if (kept->t && kept->every > 0 && step > ensemble->step && step % kept->every == 0)

@@ -54,6 +54,7 @@ cdef extern from "spo_fast_core.h" nogil:
         int64_t members
         int64_t step
         const double *omega
+        const double *lambda_ "lambda"
         double *theta
         int32_t *status
         int64_t *steps
@@ -70,7 +71,7 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_core_walk(double *)
     int32_t spo_core_run(const spo_network *, const spo_sparse *, const spo_integrator *, const spo_moments *,
                          spo_state *, int64_t, const spo_record *, double *)
-    int64_t spo_core_members_room(int64_t, int32_t)
+    int64_t spo_core_members_room(const spo_network *, int64_t, int32_t)
     int32_t spo_core_run_members(const spo_network *, const spo_integrator *, spo_ensemble *, int64_t,
                                  const spo_record *, int32_t, double *, double *)
     int32_t spo_core_order_parameters(int64_t, int64_t, const double *, double *, double *)
@@ -705,7 +706,7 @@ cdef class Integration:
 
 @cython.final
 cdef class Batch:
-    """Many trajectories over one dense, unmodulated coupling, advanced side by side by a fixed-step method.
+    """Many trajectories over one dense coupling, advanced side by side by a fixed-step method.
 
     Parameters
     ----------
@@ -724,6 +725,7 @@ cdef class Batch:
     cdef spo_integrator integrator
     cdef spo_ensemble ensemble
     cdef object held
+    cdef ModulationPlan plan
     cdef Scratch scratch
     cdef Scratch room
     cdef int32_t workers
@@ -751,23 +753,34 @@ cdef class Batch:
         """Steps taken by the members that did not fail."""
         return self.ensemble.step
 
-    def set_network(self, network, omegas):
-        """Take the shared K, lags and drive, and frequencies (M, N); arrays are kept by reference."""
-        self.held = (network.knm, network.alpha, network.omega, omegas)
+    def set_network(self, network, omegas, strengths=None):
+        """Take the shared K, lags, drive and modulation, frequencies (M, N) and, where they differ, strengths
+        of the modulation (M,); arrays are kept by reference.
+        """
+        cdef int32_t status
+        self.held = (network.knm, network.alpha, network.omega, omegas, strengths)
         self.network.omega = pointer(network.omega)
         self.network.knm = pointer(network.knm)
         self.network.alpha = pointer(network.alpha)
         self.network.uniform_alpha = network.uniform_alpha
         self.network.zeta = network.zeta
         self.network.psi = network.psi
+        self.network.modulate_every = network.modulate_every
+        self.network.modulation = NULL
+        if network.modulation is not None:
+            self.plan = ModulationPlan(network.modulation)
+            self.network.modulation = &self.plan.modulation
         self.ensemble.omega = pointer(omegas)
+        self.ensemble.lambda_ = pointer(strengths)
         self.workers = min(crew_of(network.workers), <int32_t> max(self.ensemble.members, 1))
-        self.room = Scratch(spo_core_members_room(self.network.n, self.workers))
         size = spo_core_run_scratch(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE, 1)
         self.scratch = Scratch(size)
+        self.room = Scratch(spo_core_members_room(&self.network, self.ensemble.members, self.workers))
         with nogil:
-            spo_core_prepare(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE, 1,
-                             self.scratch.data)
+            status = spo_core_prepare(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE, 1,
+                                      self.scratch.data)
+        if status != SPO_OK:
+            refuse(status, network.knm, self.theta)
 
     def start(self, theta):
         """Begin anew at the given phases (M, N), wrapped into [0, 2 pi)."""

@@ -201,13 +201,15 @@ def _add_bench(commands: _Commands) -> None:
     bench.add_argument(
         "--first-calls", action="store_true", help="time each backend's first call in a process, too"
     )
-    bench.add_argument(
+    instead = bench.add_mutually_exclusive_group()
+    instead.add_argument(
         "--overhead", action="store_true", help="what modulation adds to a step, said three ways, instead"
     )
+    instead.add_argument("--scaling", action="store_true", help="how the cost grows with N, instead")
     bench.add_argument(
         "--orchestrator-python", metavar="PATH", help="with --overhead: interpreter that has the orchestrator"
     )
-    bench.add_argument("--plot", type=Path, metavar="PNG", help="with --overhead: picture of the steps")
+    bench.add_argument("--plot", type=Path, metavar="PNG", help="with --overhead or --scaling: picture")
     bench.set_defaults(run=_bench)
 
 
@@ -375,8 +377,8 @@ def _backends(options: argparse.Namespace) -> None:
 def _bench(options: argparse.Namespace) -> None:
     from spo_fast import bench
 
-    if options.overhead:
-        _overhead(options)
+    if options.overhead or options.scaling:
+        _curves(options)
         return
     result = bench.measure(
         options.sizes or bench.SIZES,
@@ -387,24 +389,28 @@ def _bench(options: argparse.Namespace) -> None:
     print(bench.to_json(result) if options.json else bench.table(result))
 
 
-def _overhead(options: argparse.Namespace) -> None:
-    from spo_fast import bench, files, overhead, plotting
+def _curves(options: argparse.Namespace) -> None:
+    """Measure one backend over sizes: a table or JSON, and perhaps a picture."""
+    from spo_fast import bench, files, overhead, plotting, scaling
 
     if options.plot is not None:
         plotting.require_matplotlib()
         files.require_writable([options.plot])
     if options.backends and len(options.backends) > 1:
-        raise ValueError(f"--overhead measures one backend, got {', '.join(options.backends)}")
-    rows = overhead.measure(
-        options.sizes or overhead.SIZES,
+        asked = "--overhead" if options.overhead else "--scaling"
+        raise ValueError(f"{asked} measures one backend, got {', '.join(options.backends)}")
+    study: Any = overhead if options.overhead else scaling
+    more = {"orchestrator": options.orchestrator_python} if options.overhead else {}
+    rows = study.measure(
+        options.sizes or study.SIZES,
         backend=options.backends[0] if options.backends else None,
         rounds=options.rounds or bench.ROUNDS,
-        orchestrator=options.orchestrator_python,
+        **more,
     )
-    print(overhead.to_json(rows) if options.json else overhead.table(rows), end="")
+    print(study.to_json(rows) if options.json else study.table(rows), end="")
     if options.plot is not None:
         with files.replacing(options.plot) as path:
-            overhead.plot(rows).figure.savefig(path, dpi=120, format="png")
+            study.plot(rows).figure.savefig(path, dpi=120, format="png")
 
 
 def _ablate(options: argparse.Namespace) -> None:

@@ -35,8 +35,9 @@ from spo_fast.validation import (
     real_array,
 )
 
-_BATCH_LIMIT = 128  # oscillators
-_BATCH_ENTRIES = 1 << 28  # couplings in a step of all members: about 0.1 s on one core
+# What is advanced together, a lane a member: up to so many oscillators, as a larger network fills the vectors
+# by itself, and couplings of all members, whose step takes about 0.1 s (Ctrl-C is answered between steps).
+_BATCH = {"plain": (128, 1 << 28), "modulated": (32, 1 << 24)}
 _Coupling = np.ndarray | SparseCoupling
 
 
@@ -74,19 +75,19 @@ def simulate_ensemble(
         _judge(coupling, base.modulation is not None)
     module = load_backend(backend, modulation)
     ensemble = Ensemble(base, coupling, omegas, strengths)
-    if ensemble.is_plain and _fits_a_batch(run, theta.shape) and hasattr(module, "Batch"):
+    if hasattr(module, "Batch") and ensemble.shares_coupling and _fits_a_batch(run, theta.shape, base):
         base.workers = workers
         return _run_together(run, module, theta, ensemble)
     return _run_in_turn(run, module, theta, ensemble)
 
 
-def _fits_a_batch(run: Run, shape: tuple[int, ...]) -> bool:
-    """Whether members are best advanced together: a larger network fills the vectors by itself.
-
-    A step of all members must be short, for Ctrl-C is answered between steps.
-    """
-    m, n = shape
-    return m * n > 0 and run.method != "rk45" and n <= _BATCH_LIMIT and m * n * n <= _BATCH_ENTRIES
+def _fits_a_batch(run: Run, shape: tuple[int, ...], base: Network) -> bool:
+    """Whether members are best advanced together."""
+    (m, n), modulation = shape, base.modulation
+    if modulation is not None and (base.alpha is not None or modulation.algorithm not in ("auto", "direct")):
+        return False
+    limit, entries = _BATCH["plain" if modulation is None else "modulated"]
+    return m * n > 0 and run.method != "rk45" and n <= limit and m * n * n <= entries
 
 
 # ---------------------------------------------------------------- members
@@ -114,11 +115,9 @@ class Ensemble:
     strengths: np.ndarray | None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the members share a dense coupling that does not follow the phases."""
-        return (
-            self.base.modulation is None and isinstance(self.base.knm, np.ndarray) and not self._own_coupling
-        )
+    def shares_coupling(self) -> bool:
+        """Whether the members share a dense coupling, or what it is made from."""
+        return isinstance(self.base.knm, np.ndarray) and not self._own_coupling
 
     @property
     def _own_coupling(self) -> bool:
@@ -318,7 +317,8 @@ def _run_together(run: Run, module: ModuleType, theta: np.ndarray, ensemble: Ens
     """Follow all members at once: a row of the coupling, once read, serves them all."""
     m, n = theta.shape
     batch = module.Batch(m, n, run.method, run.dt)
-    batch.set_network(ensemble.base, np.ascontiguousarray(np.broadcast_to(ensemble.omegas, (m, n))))
+    omegas = np.ascontiguousarray(np.broadcast_to(ensemble.omegas, (m, n)))
+    batch.set_network(ensemble.base, omegas, ensemble.strengths)
     batch.start(theta)
     shape = (run.n_steps + 1, m)
     record = Record(

@@ -72,6 +72,26 @@ def threaded_backend(backend):
     return backend
 
 
+def instruction_sets():
+    """Those that the C core can use here, fastest first; none where it is not built."""
+    try:
+        from spo_fast import _core
+    except ImportError:
+        return []
+    return _core.instruction_sets()
+
+
+@pytest.fixture(params=instruction_sets())
+def instruction_set(request):
+    """Name of an instruction set; the C core keeps to it during a test."""
+    from spo_fast import _core
+
+    before = _core.instruction_set()
+    _core.select_instruction_set(request.param)
+    yield request.param
+    _core.select_instruction_set(before)
+
+
 @pytest.fixture
 def rng():
     """A generator that gives every test the same numbers in every run."""

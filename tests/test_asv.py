@@ -45,7 +45,7 @@ def benchmarks():
 
 def cells(owner):
     """Combinations of parameters, with one size: the smallest."""
-    sets = [values if values[0] in common.BACKENDS else values[:1] for values in getattr(owner, "params", ())]
+    sets = [values[:1] if isinstance(values[0], int) else values for values in getattr(owner, "params", ())]
     return itertools.product(*sets)
 
 
@@ -89,10 +89,10 @@ def test_everything_asked_for_is_there():
 
 def test_parameters_are_the_backends_and_sizes_that_were_fixed():
     assert common.BACKENDS == ("cython", "numba", "rust", "go", "julia", "mojo", "numpy")
-    assert common.SIZES == (16, 64, 256, 1024)
+    assert common.SIZES == (16, 64, 128, 256, 512, 1024)
     for owner, name in benchmarks():
         first = getattr(owner, "params", (common.BACKENDS,))[0]
-        assert first == common.BACKENDS, (owner, name)
+        assert first in (common.BACKENDS, ("cython", "numba")), (owner, name)
 
 
 @pytest.mark.usefixtures("tiny")

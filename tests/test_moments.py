@@ -29,14 +29,6 @@ paths = TwoPaths("cython")
 modulators, worst, redone = paths.modulators, paths.worst, paths.redone
 
 
-@pytest.fixture(params=core.instruction_sets())
-def instruction_set(request):
-    before = core.instruction_set()
-    core.select_instruction_set(request.param)
-    yield request.param
-    core.select_instruction_set(before)
-
-
 # ---------------------------------------------------------------- stored values
 
 

@@ -1,7 +1,8 @@
-"""Write measured results into the pages: README.md (in short), docs/backends.md, docs/overhead.md.
+"""Write measured results into README.md (in short) and docs/{backends,overhead,scaling}.md.
 
 spo-fast bench --json --first-calls --sizes 16,64,256,512 > docs/bench.json
 spo-fast bench --overhead --json --orchestrator-python PATH > docs/overhead.json   (--plot makes the picture)
+spo-fast bench --scaling --json > docs/scaling.json                                (--plot makes the picture)
 python tools/update_readme.py           # rewrites the blocks between the markers
 python tools/update_readme.py --check   # exit status 1 when a block differs
 """
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from spo_fast import bench, overhead
+from spo_fast import bench, overhead, scaling
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- {name}:begin (written by tools/update_readme.py) -->"
@@ -80,10 +81,17 @@ def overheads(text: str) -> str:
     return f"{overhead.table(rows)}\nOne core of {machine['processor']}, NumPy {machine['numpy']}."
 
 
+def scalings(text: str) -> str:
+    """Lay out what ``spo-fast bench --scaling --json`` wrote."""
+    rows, machine = scaling.from_json(text)
+    return f"{scaling.table(rows)}\nOne core of {machine['processor']}, NumPy {machine['numpy']}."
+
+
 BLOCKS = {  # page: name of its block, the data, and what lays them out
     "README.md": ("bench", "docs/bench.json", lambda text: short(bench.from_json(text))),
     "docs/backends.md": ("languages", "docs/bench.json", lambda text: full(bench.from_json(text))),
     "docs/overhead.md": ("overhead", "docs/overhead.json", overheads),
+    "docs/scaling.md": ("scaling", "docs/scaling.json", scalings),
 }
 
 

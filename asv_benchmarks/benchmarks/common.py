@@ -30,8 +30,15 @@ import numpy as np  # noqa: E402
 
 BACKENDS = ("cython", "numba", "rust", "go", "julia", "mojo", "numpy")
 DENSE_BACKENDS = frozenset({"rust", "go", "julia", "mojo"})  # their interface has no sparse coupling
-SIZES = (16, 64, 256, 1024)
-CALLS = {16: 512, 64: 64, 256: 8, 1024: 1}  # in a batch, so that it takes a millisecond or more
+SIZES = (16, 64, 128, 256, 512, 1024)
+CALLS = {
+    16: 512,
+    64: 64,
+    128: 32,
+    256: 8,
+    512: 2,
+    1024: 1,
+}  # in a batch, so that it takes a millisecond or more
 BATCHES = 5  # in a sample, at least
 SAMPLE_SECONDS = 0.03  # and more of them until it has taken so long
 REFERENCE = "numpy"

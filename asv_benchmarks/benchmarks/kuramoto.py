@@ -12,8 +12,9 @@ import numpy as np
 from .common import DT, REFERENCE, SIZES, Cell, Timed, problem, warmed
 
 ONE_CALL = dict.fromkeys(SIZES, 1)
-STEPS = {16: 2000, 64: 500, 256: 50, 1024: 5}
-MODULATED_STEPS = {16: 200, 64: 50, 256: 10, 1024: 2}
+STEPS = {16: 2000, 64: 500, 128: 200, 256: 50, 512: 20, 1024: 5}
+MODULATED_STEPS = {16: 200, 64: 50, 128: 20, 256: 10, 512: 4, 1024: 2}
+METHODS = ("euler", "rk4", "rk45")
 OVERHEAD_ROUNDS = 15
 PARITY_STEPS = 20
 LEAST_ERROR = 1e-14  # radians; what twenty steps make of rounding
@@ -86,19 +87,23 @@ class SimulateAdaptive(Run):
 
 
 class Overhead(Cell):
-    """What modulation adds to an Euler step inside ``simulate``.
+    """What modulation adds to a step inside ``simulate``, by method.
 
     Plain and modulated runs take turns; of each the shortest counts.
     """
 
+    params = (("cython", "numba"), SIZES, METHODS)
+    param_names = (*Cell.param_names, "method")
     unit = "percent"
 
-    def setup(self, backend, n):
+    def setup(self, backend, n, method):
         super().setup(backend, n)
-        self.plain = warmed(simulate(backend, n, n_steps=STEPS[n]))
-        self.modulated = warmed(simulate(backend, n, n_steps=MODULATED_STEPS[n], modulation={}))
+        self.plain = warmed(simulate(backend, n, n_steps=STEPS[n], method=method))
+        self.modulated = warmed(
+            simulate(backend, n, n_steps=MODULATED_STEPS[n], method=method, modulation={})
+        )
 
-    def track_overhead_percent(self, backend, n):
+    def track_overhead_percent(self, backend, n, method):
         plain, modulated = [], []
         for _ in range(OVERHEAD_ROUNDS):
             plain.append(seconds(self.plain) / STEPS[n])

@@ -14,7 +14,7 @@ RINGS = (1_000, 10_000)
 REACH = 5  # neighbours on either side
 RING_STEPS = {1_000: 100, 10_000: 10}
 MEMBERS = 64
-MEMBER_STEPS = {16: 100, 64: 20, 256: 4, 1024: 1}
+MEMBER_STEPS = {16: 100, 64: 20, 128: 8, 256: 4, 512: 2, 1024: 1}
 ONE_CALL = dict.fromkeys(MEMBER_STEPS, 1)
 
 
@@ -75,13 +75,14 @@ class RingModulated(Ring):
 
 
 @cache
-def members(backend: str, n: int) -> Callable[[], object]:
+def members(backend: str, n: int, modulation: Any = None) -> Callable[[], object]:
     import spo_fast
 
     knm, _, omega = problem(n)
     theta = np.random.default_rng(1).uniform(0.0, 2.0 * np.pi, (MEMBERS, n))
     settings: dict[str, Any] = {"dt": DT, "method": "euler", "observe": (), "n_steps": MEMBER_STEPS[n]}
-    return warmed(lambda: spo_fast.simulate(theta, omega, knm, backend=backend, **settings))
+    settings |= {"modulation": {} if modulation else None, "backend": backend}
+    return warmed(lambda: spo_fast.simulate(theta, omega, knm, **settings))
 
 
 class Ensemble(Timed):
@@ -98,4 +99,15 @@ class Ensemble(Timed):
         super().setup(backend, n)
 
     def time_ensemble(self, backend, n):
+        self.run()
+
+
+class EnsembleModulated(Timed):
+    """The same, K' of each member at each step."""
+
+    params = (BACKENDS, (16, 64))
+    calls_by_size = ONE_CALL
+    prepare = staticmethod(lambda backend, n: members(backend, n, True))
+
+    def time_ensemble_modulated(self, backend, n):
         self.run()

@@ -129,20 +129,24 @@ int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const
                      const spo_moments *moments, spo_state *state, int64_t n_steps, const spo_record *record,
                      double *scratch);
 
-/* Members that share dense K, lags and drive, each with frequencies and phases of its own. */
+/* Members that share dense K, lags and drive, each with frequencies, phases and perhaps a strength of its
+ * own.
+ */
 typedef struct spo_ensemble {
     int64_t members;
-    int64_t step;        /* steps taken by those that did not fail */
-    const double *omega; /* (members, n) */
-    double *theta;       /* (members, n): wrapped states; of a failed member the last good one */
-    int32_t *status;     /* (members) */
-    int64_t *steps;      /* (members): steps taken */
+    int64_t step;         /* steps taken by those that did not fail */
+    const double *omega;  /* (members, n) */
+    const double *lambda; /* (members): strengths of the modulation; NULL: that of the network */
+    double *theta;        /* (members, n): wrapped states; of a failed member the last good one */
+    int32_t *status;      /* (members) */
+    int64_t *steps;       /* (members): steps taken */
 } spo_ensemble;
 
-/* n_steps of a fixed-step method for every member, without modulation. record->theta is (rows, members, n), r
- * and psi are (steps + 1, members); rows of a failed member are NaN from then on. scratch as for
- * spo_core_run, prepared; room of spo_core_members_room doubles. */
-int64_t spo_core_members_room(int64_t n, int32_t workers);
+/* n_steps of a fixed-step method for every member; with modulation the lag is uniform. record->theta is
+ * (rows, members, n), r and psi are (steps + 1, members); rows of a failed member are NaN from then on.
+ * scratch as for spo_core_run with SPO_WALK_WHOLE, prepared; room of spo_core_members_room doubles, kept
+ * between calls. */
+int64_t spo_core_members_room(const spo_network *network, int64_t members, int32_t workers);
 int32_t spo_core_run_members(const spo_network *network, const spo_integrator *integrator,
                              spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
                              int32_t workers, double *scratch, double *room);

@@ -10,6 +10,7 @@
 #include "fused.h"
 #include "drift.h"
 #include "stepping.h"
+#include "modulated_members.h"
 #include "members.h"
 
 static void exp_array(int64_t n, const double *x, double *y) {

@@ -164,6 +164,15 @@ static inline int64_t spo_edges_own(int64_t n, const spo_modulation *m) {
     return 2 * SPO_PAD * m->d_model + spo_padded(m->d_model) + 2 * spo_padded(n) + SPO_PAD;
 }
 
+/* Doubles of scratch from which the members of a block make their K'; a block has at most SPO_PAD. */
+static inline int64_t spo_members_modulation(int64_t n, const spo_modulation *m) {
+    return (4 * n * m->d_model + m->d_model + m->n_heads) * SPO_PAD;
+}
+
+/* Doubles of the room of members that each worker has of its own; after them the K' of all (isa/members.h).
+ */
+int64_t spo_members_own(const spo_network *network);
+
 /* Are sizes, pointers and numbers of a modulation in their ranges? (modulation.c) */
 int spo_modulation_acceptable(int64_t n, const spo_modulation *modulation);
 

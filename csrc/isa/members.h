@@ -4,6 +4,7 @@
 /* A block of SPO_LANES members: arrays (n, SPO_LANES). */
 typedef struct {
     double *omega, *theta, *next, *stage, *sine, *cosine, *slopes;
+    const member_modulation *modulation; /* NULL: K as it is */
 } member_block;
 
 #define BLOCK_ARRAYS 6 /* before slopes */
@@ -17,7 +18,8 @@ static member_block block_layout(int64_t n, double *scratch) {
                           free_from + 3 * size,
                           free_from + 4 * size,
                           free_from + 5 * size,
-                          free_from + 6 * size};
+                          free_from + 6 * size,
+                          NULL};
 }
 
 /* From (members, n) to (n, lanes) and back; lanes past count are zeros. */
@@ -42,15 +44,23 @@ static void sincos_block(int64_t n, const double *theta, double *sine, double *c
     }
 }
 
+/* How the members' drift finds its coupling: one matrix for all, the same with a lag a pair, or one each. */
+enum {
+    SHARED,
+    SHARED_LAGGED,
+    OWN
+};
+
 /* The drift of rows i ... i + rows - 1; see pull_rows in drift.h. */
-INLINE void drift_members(int64_t n, const int rows, const int lag, const spo_run_scratch *w, const double *k,
-                          const double *l, const member_block *b, int64_t i, double *f) {
+INLINE void drift_members(int64_t n, const int rows, const int kind, const spo_run_scratch *w,
+                          const double *k, const double *l, const member_block *b, int64_t i, double *f) {
     vd p[4] = {{0}, {0}, {0}, {0}}, q[4] = {{0}, {0}, {0}, {0}};
     for (int64_t j = 0; j < n; ++j) {
         const vd sj = v_load(b->sine + j * SPO_LANES), cj = v_load(b->cosine + j * SPO_LANES);
         for (int r = 0; r < rows; ++r) {
-            add_pull(v_once(v_set(k[(i + r) * n + j])), sj, cj, p + r, q + r);
-            if (lag) add_lag(v_once(v_set(l[(i + r) * n + j])), sj, cj, p + r, q + r);
+            const int64_t at = (i + r) * n + j;
+            add_pull(v_once(kind == OWN ? v_load(k + at * SPO_LANES) : v_set(k[at])), sj, cj, p + r, q + r);
+            if (kind == SHARED_LAGGED) add_lag(v_once(v_set(l[at])), sj, cj, p + r, q + r);
         }
     }
     for (int r = 0; r < rows; ++r) {
@@ -63,20 +73,19 @@ INLINE void drift_members(int64_t n, const int rows, const int lag, const spo_ru
 static void drift_block(const spo_network *network, const spo_run_scratch *w, const member_block *b,
                         double *f) {
     const int64_t n = network->n;
-    const double *k = w->lag_cosine ? w->lag_cosine : network->knm;
+    const int kind = b->modulation ? OWN : w->lag_cosine ? SHARED_LAGGED : SHARED;
+    const double *k = kind == OWN ? b->modulation->coupling : kind == SHARED ? network->knm : w->lag_cosine;
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        if (w->lag_cosine)
-            drift_members(n, 4, 1, w, k, w->lag_sine, b, i, f);
-        else
-            drift_members(n, 4, 0, w, k, k, b, i, f);
-    }
-    for (; i < n; ++i) {
-        if (w->lag_cosine)
-            drift_members(n, 1, 1, w, k, w->lag_sine, b, i, f);
-        else
-            drift_members(n, 1, 0, w, k, k, b, i, f);
-    }
+    for (; i + 4 <= n; i += 4) switch (kind) {
+        case OWN: drift_members(n, 4, OWN, w, k, k, b, i, f); break;
+        case SHARED_LAGGED: drift_members(n, 4, SHARED_LAGGED, w, k, w->lag_sine, b, i, f); break;
+        default: drift_members(n, 4, SHARED, w, k, k, b, i, f);
+        }
+    for (; i < n; ++i) switch (kind) {
+        case OWN: drift_members(n, 1, OWN, w, k, k, b, i, f); break;
+        case SHARED_LAGGED: drift_members(n, 1, SHARED_LAGGED, w, k, w->lag_sine, b, i, f); break;
+        default: drift_members(n, 1, SHARED, w, k, k, b, i, f);
+        }
 }
 
 /* One step of a block into b->next, wrapped; returns the lanes whose state is not finite. */
@@ -137,12 +146,35 @@ static void keep_last(int64_t n, vi alive, const member_block *b) {
         v_store(b->theta + i, v_select(alive, v_load(b->theta + i), v_load(b->next + i)));
 }
 
+/* What the block of members m ... makes its K' from and keeps it in; room as in spo_core_members_room. */
+static member_modulation modulation_of(const spo_network *network, const spo_ensemble *all, int64_t m,
+                                       int64_t count, int32_t traits, double *arrays, double *coupling) {
+    const spo_modulation *modulation = network->modulation;
+    const int64_t n = network->n, line = modulation->d_model * n * SPO_LANES;
+    member_modulation a = {.modulation = modulation, .knm = network->knm, .n = n, .size = n * SPO_LANES};
+    a.width = modulation->d_model / modulation->n_heads;
+    a.reach = modulation->block_size < 0 ? n : modulation->block_size;
+    a.exact = (traits & SPO_EXACTLY_SYMMETRIC) != 0;
+    a.whole = (traits & SPO_ALL_EDGES) && a.reach >= n - 1;
+    a.half = v_set(0.5 * modulation->lambda);
+    if (all->lambda) a.half = 0.5 * v_load_first(all->lambda + m, count);
+    a.x = arrays, a.q = a.x + line, a.k = a.q + line, a.v = a.k + line, a.y = a.v + line;
+    a.coupling = coupling;
+    return a;
+}
+
 /* The next n_steps steps of members m ... m + count - 1 of all. */
 static void run_block(const spo_network *network, const spo_integrator *integrator, const spo_ensemble *all,
                       int64_t m, int64_t count, int64_t n_steps, const spo_record *record,
-                      const spo_run_scratch *w, double *room) {
+                      const spo_run_scratch *w, double *coupling, double *room) {
     const int64_t n = network->n;
     member_block b = block_layout(n, room);
+    member_modulation modulation;
+    if (network->modulation) {
+        double *const arrays = b.slopes + spo_tableaux[SPO_RK4].stages * n * SPO_LANES;
+        modulation = modulation_of(network, all, m, count, w->prepared->traits, arrays, coupling);
+        b.modulation = &modulation;
+    }
     vi alive = {0};
     for (int64_t lane = 0; lane < SPO_LANES; ++lane)
         alive[lane] = lane >= count || all->status[m + lane] == SPO_OK ? -1 : 0;
@@ -152,6 +184,8 @@ static void run_block(const spo_network *network, const spo_integrator *integrat
     for (int64_t step = all->step;; ++step) {
         observe_block(record, n, step * all->members + m, count, alive, &b);
         if (step == all->step + n_steps) break;
+        if (b.modulation && step % network->modulate_every == 0)
+            modulate_members(b.modulation, b.sine, b.cosine);
         const vi failed = step_block(network, integrator, w, &b) & alive;
         if (__builtin_expect(v_any(failed), 0)) {
             alive &= ~failed;
@@ -179,13 +213,19 @@ typedef struct {
     const spo_record *record;
     const spo_run_scratch *w;
     double *room;
+    int32_t workers;
 } members_run;
 
 static void run_block_of(void *context, int64_t part, int32_t worker) {
     const members_run *job = context;
-    const int64_t m = part * SPO_LANES, left = job->all->members - m;
-    run_block(job->network, job->integrator, job->all, m, left < SPO_LANES ? left : SPO_LANES, job->n_steps,
-              job->record, job->w, job->room + worker * spo_core_members_room(job->network->n, 1));
+    const spo_network *network = job->network;
+    const int64_t m = part * SPO_LANES, left = job->all->members - m, n = network->n;
+    double *const own = job->room + worker * spo_members_own(network), *const couplings =
+                                                                           job->room +
+                                                                           job->workers *
+                                                                               spo_members_own(network);
+    run_block(network, job->integrator, job->all, m, left < SPO_LANES ? left : SPO_LANES, job->n_steps,
+              job->record, job->w, couplings + m * n * n, own);
 }
 
 /* Entries of K times blocks times steps from which two threads are faster. Measured with `python -m
@@ -198,7 +238,7 @@ static void run_members(const spo_network *network, const spo_integrator *integr
     spo_run_scratch w = *scratch;
     const int64_t blocks = spo_parts(all->members, SPO_LANES);
     const double work = (double)(network->n * network->n) * (double)blocks * (double)n_steps;
-    members_run job = {network, integrator, all, n_steps, record, &w, room};
+    members_run job = {network, integrator, all, n_steps, record, &w, room, workers};
     set_constants(network, &w);
     if (blocks > 0)
         spo_share(blocks, work < MEMBERS_FROM && !spo_splits_all() ? 1 : workers, run_block_of, &job);

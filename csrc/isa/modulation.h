@@ -51,31 +51,42 @@ static SPO_APART int harmonics(int64_t n, int64_t from, int64_t to, int64_t d_mo
     return v_any(excess != 0.0);
 }
 
+/* Row e of x W for one vector of oscillators: x (d_model, padded) at its column, weights (d_model, width). */
+INLINE vd projected(const int64_t d_model, const int64_t width, int64_t padded, const double *x,
+                    const double *weights, int64_t e) {
+    vd sum = {0};
+    for (int64_t m = 0; m < d_model; ++m)
+        sum = v_fma(v_load(x + m * padded), v_set(weights[m * width + e]), sum);
+    return sum;
+}
+
 /* q = scale x W_Q, k = x W_K, v = x W_V for one head and the same oscillators: rows (width, padded), weights
- * (d_model, width). The three sums of a row share each load of x and do not wait for one another. Returns the
- * length of the longest key. */
-static SPO_APART double project(int64_t padded, int64_t from, int64_t to, int64_t d_model, int64_t width,
-                                const double *x, const double *w_q, const double *w_k, const double *w_v,
-                                double scale, double *q, double *k, double *v) {
+ * (d_model, width). Returns the length of the longest key. */
+INLINE double project_rows(const int64_t d_model, const int64_t width, int64_t padded, int64_t from,
+                           int64_t to, const double *x, const double *w_q, const double *w_k,
+                           const double *w_v, double scale, double *restrict q, double *restrict k,
+                           double *restrict v) {
     vd longest = {0};
     for (int64_t i = from; i < to; i += SPO_LANES) {
         vd length = {0};
         for (int64_t e = 0; e < width; ++e) {
-            vd query = {0}, key = {0}, value = {0};
-            for (int64_t m = 0; m < d_model; ++m) {
-                const vd feature = v_load(x + m * padded + i);
-                query = v_fma(feature, v_set(w_q[m * width + e]), query);
-                key = v_fma(feature, v_set(w_k[m * width + e]), key);
-                value = v_fma(feature, v_set(w_v[m * width + e]), value);
-            }
+            const vd key = projected(d_model, width, padded, x + i, w_k, e);
             length = v_fma(key, key, length);
-            v_store(q + e * padded + i, scale * query);
+            v_store(q + e * padded + i, scale * projected(d_model, width, padded, x + i, w_q, e));
             v_store(k + e * padded + i, key);
-            v_store(v + e * padded + i, value);
+            v_store(v + e * padded + i, projected(d_model, width, padded, x + i, w_v, e));
         }
         longest = v_max(length, longest);
     }
     return sqrt(v_largest(longest));
+}
+
+static SPO_APART double project(int64_t padded, int64_t from, int64_t to, int64_t d_model, int64_t width,
+                                const double *x, const double *w_q, const double *w_k, const double *w_v,
+                                double scale, double *q, double *k, double *v) {
+    return d_model == 8 && width == 2
+               ? project_rows(8, 2, padded, from, to, x, w_q, w_k, w_v, scale, q, k, v)
+               : project_rows(d_model, width, padded, from, to, x, w_q, w_k, w_v, scale, q, k, v);
 }
 
 /* The queries of lane block i0 that see key j: an edge, within the band. The diagonal is left to the caller.
@@ -190,19 +201,22 @@ static void attend_block(const attention_head *head, int64_t width, int masked, 
 
 /* unit column i = O / (||O|| + NORM_FLOOR), O = y W_O, for one block; y (d_model, SPO_LANES), unit (d_model,
  * padded) at column i0. Returns ||O||. */
-static SPO_APART vd unit_outputs(int64_t d_model, int64_t padded, const double *y, const double *w_o,
-                                 double *unit) {
+INLINE vd unit_rows(const int64_t d_model, int64_t padded, const double *y, const double *w_o,
+                    double *restrict unit) {
     vd squares = {0};
     for (int64_t e = 0; e < d_model; ++e) {
-        vd sum = {0};
-        for (int64_t r = 0; r < d_model; ++r)
-            sum = v_fma(v_load(y + r * SPO_LANES), v_set(w_o[r * d_model + e]), sum);
+        const vd sum = projected(d_model, d_model, SPO_LANES, y, w_o, e);
         squares = v_fma(sum, sum, squares);
         v_store(unit + e * padded, sum);
     }
     const vd length = v_sqrt(squares), inverse = 1.0 / (length + NORM_FLOOR);
     for (int64_t e = 0; e < d_model; ++e) v_store(unit + e * padded, v_load(unit + e * padded) * inverse);
     return length;
+}
+
+static SPO_APART vd unit_outputs(int64_t d_model, int64_t padded, const double *y, const double *w_o,
+                                 double *unit) {
+    return d_model == 8 ? unit_rows(8, padded, y, w_o, unit) : unit_rows(d_model, padded, y, w_o, unit);
 }
 
 /* Features, queries, keys and values by oscillator, and room for the outputs of a block. */

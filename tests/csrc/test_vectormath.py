@@ -13,14 +13,6 @@ BOUNDS = {"exp2": (1.2, 1.5), "exp": (1.3, 1.5), "sincos": (0.8, 1.2)}
 SETS = core.instruction_sets()
 
 
-@pytest.fixture(params=SETS)
-def instruction_set(request):
-    """Run the test on one instruction set, then go back to the fastest."""
-    core.select_instruction_set(request.param)
-    yield request.param
-    core.select_instruction_set(SETS[0])
-
-
 def bound(function: str, instruction_set: str) -> float:
     """Worst error promised, in ULP."""
     return BOUNDS[function][instruction_set == "sse2"]
