@@ -13,15 +13,13 @@
  */
 #include "pool.h"
 
-#include <stdatomic.h>
-
 #include "include/spo_fast_core.h"
 
-static _Atomic int splits_all;
+_Atomic int spo_pool_splits;
 
-int spo_splits_all(void) { return atomic_load_explicit(&splits_all, memory_order_relaxed); }
-
-void spo_core_split_all(int32_t on) { atomic_store_explicit(&splits_all, on != 0, memory_order_relaxed); }
+void spo_core_split_all(int32_t on) {
+    atomic_store_explicit(&spo_pool_splits, on != 0, memory_order_relaxed);
+}
 
 static void run_alone(int64_t parts, spo_task *task, void *context) {
     for (int64_t part = 0; part < parts; ++part) task(context, part, 0);

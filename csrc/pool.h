@@ -7,6 +7,7 @@
 #ifndef SPO_POOL_H
 #define SPO_POOL_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 typedef void spo_task(void *context, int64_t part, int32_t worker);
@@ -23,6 +24,9 @@ void spo_pool_run(int64_t parts, int32_t workers, spo_task *task, void *context)
 #define SPO_MOST_WORKERS 256
 
 /* Are jobs of any size cut into the smallest parts? See spo_core_split_all. */
-int spo_splits_all(void);
+extern _Atomic int spo_pool_splits;
+static inline int spo_splits_all(void) {
+    return __builtin_expect(atomic_load_explicit(&spo_pool_splits, memory_order_relaxed), 0);
+}
 
 #endif

@@ -120,9 +120,9 @@ static int32_t scan(int64_t n, const double *knm, int32_t workers, int32_t *trai
         found.zero = 0;
         spo_share(parts, workers, scan_pairs, &found);
     }
-    for (int64_t i = 0; i < n && !found.fault; ++i)
-        if (!(fabs(knm[i * n + i]) <= SYMMETRY_TOLERANCE)) found.fault = 1;
-    if (found.fault) return coupling_fault(n, knm);
+    int fault = found.fault;
+    for (int64_t i = 0; i < n; ++i) fault |= !(fabs(knm[i * n + i]) <= SYMMETRY_TOLERANCE);
+    if (fault) return coupling_fault(n, knm);
     *traits = (found.differs ? 0 : SPO_EXACTLY_SYMMETRIC) | (found.zero ? 0 : SPO_ALL_EDGES) |
               (found.one_sided ? 0 : SPO_SYMMETRIC_PATTERN);
     return SPO_OK;

@@ -157,14 +157,6 @@ static int pull_walk(const spo_network *network, const spo_run_scratch *w) {
 #define DRIFT_FROM 384
 #define DRIFT_EDGES_FROM PASS_EDGES_FROM
 
-typedef struct {
-    const spo_network *network;
-    const double *knm;
-    const spo_run_scratch *w;
-    double *f;
-    int64_t rows;
-} row_drift;
-
 /* f_i of whole vectors of oscillators from P and Q. */
 INLINE void close_range(const spo_run_scratch *w, int64_t from, int64_t to, double *f) {
     const double *s = w->sine, *c = w->cosine;
@@ -173,34 +165,49 @@ INLINE void close_range(const spo_run_scratch *w, int64_t from, int64_t to, doub
                                    v_load(w->omega + i)));
 }
 
-/* f of the rows of a part, one by one. */
-static void drift_rows(void *context, int64_t part, int32_t worker) {
-    const row_drift *job = context;
-    const spo_run_scratch *w = job->w;
+/* f of rows from ... to - 1, one by one. */
+INLINE void drift_range(int64_t n, int64_t from, int64_t to, const double *knm, const spo_run_scratch *w,
+                        double *f) {
     const double *s = w->sine, *c = w->cosine;
-    const int64_t n = job->network->n, from = part * job->rows;
-    const int64_t to = from + job->rows < n ? from + job->rows : n;
-    (void)worker;
     if (w->sparse)
-        pull_sparse(from, to, w->sparse, w->lag_cosine ? w->lag_cosine : job->knm, w->lag_sine,
+        pull_sparse(from, to, w->sparse, w->lag_cosine ? w->lag_cosine : knm, w->lag_sine,
                     (const v2 *)w->pairs, w->pull, w->push);
     else if (w->lag_cosine)
         pull_range(n, from, to, 1, w->lag_cosine, w->lag_sine, s, c, w->pull, w->push);
     else
-        pull_range(n, from, to, 0, job->knm, job->knm, s, c, w->pull, w->push);
-    close_range(w, from, to == n ? spo_padded(n) : to, job->f);
+        pull_range(n, from, to, 0, knm, knm, s, c, w->pull, w->push);
+    close_range(w, from, to == n ? spo_padded(n) : to, f);
+}
+
+typedef struct {
+    const double *knm;
+    const spo_run_scratch *w;
+    double *f;
+    int64_t n, rows;
+} row_drift;
+
+static SPO_APART void drift_rows(void *context, int64_t part, int32_t worker) {
+    const row_drift *job = context;
+    const int64_t from = part * job->rows, to = from + job->rows < job->n ? from + job->rows : job->n;
+    (void)worker;
+    drift_range(job->n, from, to, job->knm, job->w, job->f);
+}
+
+static SPO_APART void drift_rows_alone(int64_t n, const double *knm, const spo_run_scratch *w, double *f) {
+    drift_range(n, 0, n, knm, w, f);
 }
 
 /* f at the phases whose sine and cosine stand in the scratch; knm is K or K' in force. */
 static void drift(const spo_network *network, const double *knm, const spo_run_scratch *w, double *f) {
     const int64_t n = network->n, padded = spo_padded(n);
-    if (n == 0) return;
     if (w->prepared->walk == SPO_WALK_WHOLE) {
-        row_drift job = {network, knm, w, f, padded};
+        row_drift job = {knm, w, f, n, spo_rows_of_part(w->sparse ? EDGE_ROWS : DRIFT_ROWS)};
         const int32_t workers = w->sparse ? spo_workers_from(w->workers, w->entries, DRIFT_EDGES_FROM)
                                           : spo_workers_from(w->workers, n, DRIFT_FROM);
-        if (workers > 1) job.rows = spo_rows_of_part(w->sparse ? EDGE_ROWS : DRIFT_ROWS);
-        spo_share(spo_parts(padded, job.rows), workers, drift_rows, &job);
+        if (workers == 1)
+            drift_rows_alone(n, knm, w, f);
+        else
+            spo_pool_run(spo_parts(n, job.rows), workers, drift_rows, &job);
     } else if (pull_walk(network, w)) {
         for (int64_t i = 0; i < padded; i += SPO_LANES) {
             const vd drive =

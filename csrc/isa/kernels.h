@@ -25,19 +25,20 @@ static inline double *spo_aligned(double *p) { return (double *)(((uintptr_t)p +
 static inline int32_t spo_workers(int32_t workers, int64_t n) {
     const int64_t most =
         spo_padded(n) / SPO_PAD < SPO_MOST_WORKERS ? spo_padded(n) / SPO_PAD : SPO_MOST_WORKERS;
-    if (workers <= 1 || (n < SPO_SERIAL_BELOW && !spo_splits_all())) return 1;
-    return workers < most ? workers : (int32_t)most;
+    if (workers > most) workers = (int32_t)most;
+    return workers < 1 || (n < SPO_SERIAL_BELOW && !spo_splits_all()) ? 1 : workers;
 }
 
 /* Those of a job that is worth handing over from size `from` on. */
 static inline int32_t spo_workers_from(int32_t workers, int64_t size, int64_t from) {
-    return size < from && !spo_splits_all() ? 1 : workers;
+    return workers == 1 || (size < from && !spo_splits_all()) ? 1 : workers;
 }
 
 /* Rows of a part, a multiple of eight. */
 static inline int64_t spo_rows_of_part(int64_t rows) { return spo_splits_all() ? SPO_PAD : rows; }
 
-static inline int64_t spo_parts(int64_t n, int64_t rows) { return (n + rows - 1) / rows; }
+/* Parts of so many rows; one is found without a division. */
+static inline int64_t spo_parts(int64_t n, int64_t rows) { return n <= rows ? n > 0 : (n + rows - 1) / rows; }
 
 /* Parts of a walk over the pairs of n oscillators (isa/fused.h): one where threads do not pay, then one for
  * so many rows. */

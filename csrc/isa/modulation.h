@@ -280,9 +280,10 @@ static SPO_APART void project_part(void *context, int64_t part, int32_t worker) 
     for (int64_t h = 0; h < m->n_heads; ++h) {
         const int64_t weights = h * a->d_model * a->width, rows = h * a->width * a->padded;
         const double scale = LOG2_E / (sqrt((double)a->width) * m->temperature[h]);
-        longest[h] = fmax(longest[h], project(a->padded, from, to, a->d_model, a->width, a->x,
-                                              m->w_q + weights, m->w_k + weights, m->w_v + weights, scale,
-                                              a->q + rows, a->k + rows, a->v + rows));
+        const double length =
+            project(a->padded, from, to, a->d_model, a->width, a->x, m->w_q + weights, m->w_k + weights,
+                    m->w_v + weights, scale, a->q + rows, a->k + rows, a->v + rows);
+        if (length > longest[h]) longest[h] = length;
     }
     if (job->records)
         to_records((to < a->n ? to : a->n) - from, a->padded, 3 * a->d_model, a->q + from,
@@ -296,13 +297,13 @@ static SPO_APART int project_all(const spo_modulation *m, const double *theta, a
     const int64_t own = spo_attention_own(m);
     if (a->projected) return 0;
     for (int32_t worker = 0; worker < a->workers; ++worker)
-        memset(a->longest + worker * own, 0, (size_t)m->n_heads * sizeof(double));
+        for (int64_t h = 0; h < m->n_heads; ++h) a->longest[worker * own + h] = 0;
     job.rows = spo_rows_of_part(PROJECT_ROWS);
     spo_share(spo_parts(a->padded, job.rows), spo_workers_from(a->workers, a->n, PROJECT_FROM), project_part,
               &job);
     for (int32_t worker = 1; worker < a->workers; ++worker)
         for (int64_t h = 0; h < m->n_heads; ++h)
-            a->longest[h] = fmax(a->longest[h], a->longest[worker * own + h]);
+            if (a->longest[worker * own + h] > a->longest[h]) a->longest[h] = a->longest[worker * own + h];
     a->projected = 1;
     return job.bad;
 }

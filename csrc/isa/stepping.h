@@ -20,42 +20,43 @@ INLINE vd combine(const double *theta, double dt, const double *weight, int coun
 
 typedef struct {
     const spo_run_scratch *w;
-    const double *theta, *weight; /* of a stage, whose argument is theta then */
+    const double *theta, *weight;
     double dt;
     int64_t n, rows;
     int stage;
 } phase_pass;
 
+/* Sine and cosine of phases from ... to - 1, whole vectors, as the drift reads them. They are those of theta,
+ * or the argument of a stage, which goes to w->stage, from theta and the slopes before. */
+INLINE void phase_range(const spo_run_scratch *w, int64_t n, int64_t from, int64_t to, const double *theta,
+                        double dt, const double *weight, const int stage) {
+    const int64_t padded = spo_padded(n);
+    double *const argument = w->stage;
+    const double *const slopes = w->slopes;
+    for (int64_t i = from; stage && i < to; i += SPO_LANES)
+        v_store(argument + i, combine(theta, dt, weight, stage, slopes, padded, i));
+    sincos_padded(n, from, to, stage ? argument : theta, w->sine, w->cosine);
+    if (w->pairs)
+        interleave((to < n ? to : n) - from, w->sine + from, w->cosine + from, (v2 *)w->pairs + from);
+}
+
 static void phase_part(void *context, int64_t part, int32_t worker) {
     const phase_pass *job = context;
-    const spo_run_scratch *w = job->w;
     const int64_t padded = spo_padded(job->n), from = part * job->rows;
     const int64_t to = from + job->rows < padded ? from + job->rows : padded;
     (void)worker;
-    for (int64_t i = from; job->stage && i < to; i += SPO_LANES)
-        v_store(w->stage + i, combine(w->theta, job->dt, job->weight, job->stage, w->slopes, padded, i));
-    sincos_padded(job->n, from, to, job->theta, w->sine, w->cosine);
-    if (w->pairs)
-        interleave((to < job->n ? to : job->n) - from, w->sine + from, w->cosine + from,
-                   (v2 *)w->pairs + from);
+    phase_range(job->w, job->n, from, to, job->theta, job->dt, job->weight, job->stage);
 }
 
-static void phases_of(phase_pass *job) {
-    const int32_t workers = spo_workers_from(job->w->workers, job->n, PASS_FROM);
-    job->rows = workers > 1 ? spo_rows_of_part(PASS_ROWS) : spo_padded(job->n);
-    if (job->n > 0) spo_share(spo_parts(spo_padded(job->n), job->rows), workers, phase_part, job);
-}
-
-/* Sine and cosine of phases as the drift reads them. */
-static void take_phases(const spo_run_scratch *w, int64_t n, const double *theta) {
-    phase_pass job = {.w = w, .theta = theta, .n = n};
-    phases_of(&job);
-}
-
-/* The argument of a stage, into w->stage, and its sine and cosine. */
-static void take_stage(const spo_run_scratch *w, int64_t n, double dt, const double *weight, int stage) {
-    phase_pass job = {.w = w, .theta = w->stage, .n = n, .dt = dt, .weight = weight, .stage = stage};
-    phases_of(&job);
+INLINE void take_phases(const spo_run_scratch *w, int64_t n, const double *theta, double dt,
+                        const double *weight, const int stage) {
+    const int32_t workers = spo_workers_from(w->workers, n, PASS_FROM);
+    if (workers == 1) {
+        phase_range(w, n, 0, spo_padded(n), theta, dt, weight, stage);
+        return;
+    }
+    phase_pass job = {w, theta, weight, dt, n, spo_rows_of_part(PASS_ROWS), stage};
+    spo_pool_run(spo_parts(n, job.rows), workers, phase_part, &job);
 }
 
 /* Stages 2 ... of the method from the first slope; leaves y, wrapped, in w->next. Not finite: returns 1. For
@@ -68,7 +69,7 @@ static int attempt(const spo_network *network, const spo_integrator *integrator,
     const int64_t n = network->n, padded = spo_padded(n);
     const int adaptive = integrator->method == SPO_RK45, inner = method->stages - adaptive;
     for (int stage = 1; stage < inner; ++stage) {
-        take_stage(w, n, dt, method->a[stage], stage);
+        take_phases(w, n, w->theta, dt, method->a[stage], stage);
         drift(network, knm, w, w->slopes + stage * padded);
     }
     vd excess = {0};
@@ -79,7 +80,7 @@ static int attempt(const spo_network *network, const spo_integrator *integrator,
         v_store(w->next + i, v_wrap(y));
     }
     if (!adaptive) return v_any(excess != 0.0);
-    take_phases(w, n, w->next);
+    take_phases(w, n, w->next, 0, NULL, 0);
     drift(network, knm, w, w->slopes + inner * padded);
     vd largest = {0}, trouble = {0};
     for (int64_t i = 0; i < padded; i += SPO_LANES) {
@@ -204,7 +205,7 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
     if (network->modulation && w.prepared->walk == SPO_WALK_WHOLE &&
         state->step % network->modulate_every != 0)
         apply_lags(state->modulated, &w);
-    take_phases(&w, n, w.theta);
+    take_phases(&w, n, w.theta, 0, NULL, 0);
     while (status == SPO_OK) {
         observe(record, state, n, w.sine, w.cosine);
         if (state->step == start + n_steps) break;
@@ -234,7 +235,7 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
             memcpy(w.slopes, w.slopes + 6 * spo_padded(n), (size_t)spo_padded(n) * sizeof(double));
             slope_known = 1;
         } else {
-            take_phases(&w, n, w.theta);
+            take_phases(&w, n, w.theta, 0, NULL, 0);
         }
         if (record->every > 0 && state->step % record->every == 0) {
             const int64_t row = state->step / record->every;
