@@ -15,10 +15,12 @@
 
 #include "include/spo_fast_core.h"
 
-_Atomic int spo_pool_splits;
+_Atomic int32_t spo_pool_split = SPO_SPLIT_WORTHWHILE;
 
-void spo_core_split_all(int32_t on) {
-    atomic_store_explicit(&spo_pool_splits, on != 0, memory_order_relaxed);
+int32_t spo_core_split(int32_t split) {
+    if (split < SPO_SPLIT_WORTHWHILE || split > SPO_SPLIT_SMALLEST) return SPO_INVALID_ARGUMENT;
+    atomic_store_explicit(&spo_pool_split, split, memory_order_relaxed);
+    return SPO_OK;
 }
 
 static void run_alone(int64_t parts, spo_task *task, void *context) {

@@ -23,10 +23,7 @@ void spo_pool_run(int64_t parts, int32_t workers, spo_task *task, void *context)
 /* Workers that a caller may count on at most. */
 #define SPO_MOST_WORKERS 256
 
-/* Are jobs of any size cut into the smallest parts? See spo_core_split_all. */
-extern _Atomic int spo_pool_splits;
-static inline int spo_splits_all(void) {
-    return __builtin_expect(atomic_load_explicit(&spo_pool_splits, memory_order_relaxed), 0);
-}
+/* An enum spo_split: which jobs are handed over, see spo_core_split. */
+extern _Atomic int32_t spo_pool_split;
 
 #endif

@@ -21,7 +21,7 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_order_parameter(int64_t, const double *, double *, double *)
     int32_t spo_kuramoto_run(const spo_network *, const spo_integrator *, spo_state *, int64_t,
                              const spo_record *)
-    void spo_core_split_all(int32_t)
+    int32_t spo_core_split(int32_t)
     int32_t spo_core_scan(int64_t, const double *, int32_t, int32_t *)
     ctypedef struct spo_moments:
         pass
@@ -89,6 +89,9 @@ cdef extern from "spo_fast_core.h" nogil:
     enum: SPO_EULER
     enum: SPO_RK4
     enum: SPO_RK45
+    enum: SPO_SPLIT_WORTHWHILE
+    enum: SPO_SPLIT_ALL
+    enum: SPO_SPLIT_SMALLEST
     enum: SPO_WALK_AUTO
     enum: SPO_WALK_WHOLE
     enum: SPO_WALK_FUSED
@@ -110,6 +113,7 @@ cdef int32_t mean_field(int64_t n, const double *theta, double *r, double *psi) 
 
 
 WALKS = {"auto": SPO_WALK_AUTO, "whole": SPO_WALK_WHOLE, "fused": SPO_WALK_FUSED, "kept": SPO_WALK_KEPT}
+SPLITS = {"worthwhile": SPO_SPLIT_WORTHWHILE, "all": SPO_SPLIT_ALL, "smallest": SPO_SPLIT_SMALLEST}
 METHODS = {"euler": SPO_EULER, "rk4": SPO_RK4, "rk45": SPO_RK45}
 _MOMENTS_LIMIT = 16  # Fourier series kept; one of the default size takes 0.6 MB
 _IDLE_SCRATCHES = 8  # kept by a plan for its next calls: as many as threads are likely to share it
@@ -219,11 +223,12 @@ def prefer_walk(name):
     _wish = WALKS[name]
 
 
-def split_all(bint on):
-    """Have jobs of any size cut into the smallest parts for the threads, from now on; for tests.
+def split(name):
+    """Choose by a key of `SPLITS` which jobs are handed over to threads, from now on; for tests.
 
-    Plans and runs that exist are not meant to be used before and after."""
-    spo_core_split_all(on)
+    Plans and runs are not meant to be used before and after.
+    """
+    spo_core_split(SPLITS[name])
 
 
 cdef inline int32_t crew_of(object workers) noexcept:

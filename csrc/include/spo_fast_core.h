@@ -21,9 +21,16 @@ enum spo_coupling_traits {
  * the process ends; a forked child starts without them. Functions that tell the size of a scratch take the
  * same number, or a larger one, as those that use it. */
 
-/* Have jobs of any size cut into the smallest parts, and handed to threads; for tests, while no kernel runs.
- * Sums of steps may then differ in the last bits from those without. */
-void spo_core_split_all(int32_t on);
+/* Which jobs are handed over to threads. */
+enum spo_split {
+    SPO_SPLIT_WORTHWHILE = 0, /* those that gain */
+    SPO_SPLIT_ALL = 1,        /* those of any size, to see from where on they gain */
+    SPO_SPLIT_SMALLEST = 2    /* and cut into the smallest parts, for tests */
+};
+
+/* Not meant for use while a scratch or a kernel is in use. Sums of steps differ between them in the last
+ * bits, not with the number of workers. */
+int32_t spo_core_split(int32_t split);
 
 /* Finite, symmetric within 1e-12, diagonal zero within 1e-12? Writes the traits when all three hold. One
  * pass, O(n^2). */

@@ -152,7 +152,7 @@ static int pull_walk(const spo_network *network, const spo_run_scratch *w) {
 }
 
 /* Rows of a part of a drift by rows, of a dense matrix and of a sparse one; oscillators and entries from
- * which two threads are faster. Measured with `python -m asv_benchmarks.benchmarks.workers`. */
+ * which two threads are faster. Measured with tools/measure_workers.py. */
 #define DRIFT_ROWS 32
 #define DRIFT_FROM 384
 #define DRIFT_EDGES_FROM PASS_EDGES_FROM

@@ -39,7 +39,7 @@ enum {
 };
 
 /* Rows of a part of a walk over all entries; networks from which two threads are faster, by the walk.
- * Measured with `python -m asv_benchmarks.benchmarks.workers`. */
+ * Measured with tools/measure_workers.py. */
 #define WALK_ROWS 32
 #define FUSED_FROM 256
 #define KEPT_FROM 512

@@ -18,6 +18,10 @@ static inline double *spo_aligned(double *p) { return (double *)(((uintptr_t)p +
 /* Work for several threads is cut into parts that depend on its size alone, and what parts have summed up is
  * added in their order: bits do not depend on the number of workers, nor on who was faster. */
 
+static inline int spo_splits(int32_t split) {
+    return __builtin_expect(atomic_load_explicit(&spo_pool_split, memory_order_relaxed) >= split, 0);
+}
+
 /* Below this no job of a network of n oscillators is worth a second thread. */
 #define SPO_SERIAL_BELOW 128
 
@@ -26,16 +30,18 @@ static inline int32_t spo_workers(int32_t workers, int64_t n) {
     const int64_t most =
         spo_padded(n) / SPO_PAD < SPO_MOST_WORKERS ? spo_padded(n) / SPO_PAD : SPO_MOST_WORKERS;
     if (workers > most) workers = (int32_t)most;
-    return workers < 1 || (n < SPO_SERIAL_BELOW && !spo_splits_all()) ? 1 : workers;
+    return workers < 1 || (n < SPO_SERIAL_BELOW && !spo_splits(SPO_SPLIT_ALL)) ? 1 : workers;
 }
 
 /* Those of a job that is worth handing over from size `from` on. */
 static inline int32_t spo_workers_from(int32_t workers, int64_t size, int64_t from) {
-    return workers == 1 || (size < from && !spo_splits_all()) ? 1 : workers;
+    return workers == 1 || (size < from && !spo_splits(SPO_SPLIT_ALL)) ? 1 : workers;
 }
 
 /* Rows of a part, a multiple of eight. */
-static inline int64_t spo_rows_of_part(int64_t rows) { return spo_splits_all() ? SPO_PAD : rows; }
+static inline int64_t spo_rows_of_part(int64_t rows) {
+    return spo_splits(SPO_SPLIT_SMALLEST) ? SPO_PAD : rows;
+}
 
 /* Parts of so many rows; one is found without a division. */
 static inline int64_t spo_parts(int64_t n, int64_t rows) { return n <= rows ? n > 0 : (n + rows - 1) / rows; }
@@ -44,7 +50,7 @@ static inline int64_t spo_parts(int64_t n, int64_t rows) { return n <= rows ? n 
  * so many rows. */
 static inline int64_t spo_pair_parts(int64_t n) {
     const int64_t blocks = spo_padded(n) / SPO_PAD, parts = n / 64;
-    if (spo_splits_all()) return blocks < 4 ? blocks : 4;
+    if (spo_splits(SPO_SPLIT_ALL) && n < 256) return blocks < 4 ? blocks : 4;
     return n < 256 ? 1 : parts < SPO_MOST_WORKERS ? parts : SPO_MOST_WORKERS;
 }
 

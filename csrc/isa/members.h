@@ -228,8 +228,8 @@ static void run_block_of(void *context, int64_t part, int32_t worker) {
               job->record, job->w, couplings + m * n * n, own);
 }
 
-/* Entries of K times blocks times steps from which two threads are faster. Measured with `python -m
- * asv_benchmarks.benchmarks.workers`. */
+/* Entries of K times blocks times steps from which two threads are faster. Measured with
+ * tools/measure_workers.py. */
 #define MEMBERS_FROM 20000.0
 
 static void run_members(const spo_network *network, const spo_integrator *integrator, const spo_ensemble *all,
@@ -242,5 +242,6 @@ static void run_members(const spo_network *network, const spo_integrator *integr
     members_run job = {network, integrator, all, n_steps, record, &w, room, workers};
     set_constants(network, &w);
     if (blocks > 0)
-        spo_share(blocks, work < MEMBERS_FROM && !spo_splits_all() ? 1 : workers, run_block_of, &job);
+        spo_share(blocks, work < MEMBERS_FROM && !spo_splits(SPO_SPLIT_ALL) ? 1 : workers, run_block_of,
+                  &job);
 }

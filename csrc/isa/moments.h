@@ -34,7 +34,7 @@
 #define FIELDS 3
 #define TOGETHER (SPO_LANES == 8 ? 6 : 3)
 /* Networks from which two threads are faster: for the sums over oscillators, which then make two parts, the
- * coefficients of the heads, and the outputs. Measured with `python -m asv_benchmarks.benchmarks.workers`. */
+ * coefficients of the heads, and the outputs. Measured with tools/measure_workers.py. */
 #define SUMS_FROM 512
 #define HEADS_FROM 256
 #define OUTPUTS_FROM 256

@@ -167,7 +167,7 @@ static void to_records(int64_t n, int64_t padded, int64_t width, const double *r
 }
 
 /* Rows of a part, and entries of a matrix from which two threads are faster: for the attention, and for a
- * pass over the entries. Measured with `python -m asv_benchmarks.benchmarks.workers`. */
+ * pass over the entries. Measured with tools/measure_workers.py. */
 #define EDGE_ROWS 256
 #define ATTEND_EDGES_FROM 1000
 #define PASS_EDGES_FROM 20000

@@ -14,7 +14,7 @@ INLINE vd combine(const double *theta, double dt, const double *weight, int coun
 }
 
 /* Oscillators of a part of a pass over them, and networks from which two threads are faster. Measured with
- * `python -m asv_benchmarks.benchmarks.workers`. */
+ * tools/measure_workers.py. */
 #define PASS_ROWS 1024
 #define PASS_FROM 8192
 
@@ -143,7 +143,7 @@ typedef struct {
 } lag_products;
 
 /* Entries of a part of the products with the lags, and matrices from which two threads are faster. Measured
- * with `python -m asv_benchmarks.benchmarks.workers`. */
+ * with tools/measure_workers.py. */
 #define LAG_ENTRIES 16384
 #define LAGS_FROM 65536
 

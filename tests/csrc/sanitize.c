@@ -393,7 +393,7 @@ int main(int count, char **arguments) {
         for (int64_t n = 0; n <= 70; ++n)
             for (int round = 0; round < 6; ++round) {
                 crew = 1 + 2 * (round % 3); /* one, three, five, with work cut as small as it can be */
-                spo_core_split_all(crew > 1);
+                spo_core_split(crew > 1 ? SPO_SPLIT_SMALLEST : SPO_SPLIT_WORTHWHILE);
                 fuzz_modulate(n);
                 fuzz_run(n);
                 fuzz_walks(n);
@@ -401,7 +401,7 @@ int main(int count, char **arguments) {
                 fuzz_members(n);
                 fuzz_vector_functions(n);
             }
-        spo_core_split_all(0);
+        spo_core_split(SPO_SPLIT_WORTHWHILE);
     }
     for (int32_t status = -1; status <= 8; ++status)
         check(spo_status_text(status) != NULL, "status text", status);
