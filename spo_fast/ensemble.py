@@ -276,8 +276,12 @@ class Recording:
                 taken[m, step + 1 :] = np.nan
 
 
+class _Stopped(Exception):
+    """Another thread has ended the run."""
+
+
 class _Turns:
-    """Hands the members out, and stops those who follow one when another has failed.
+    """Hands the members out, and stops those who follow one when another thread has failed.
 
     Attributes
     ----------
@@ -300,11 +304,11 @@ class _Turns:
 
         Raises
         ------
-        InterruptedError
+        _Stopped
             If the run is to be given up.
         """
         if self.stopped:
-            raise InterruptedError("another member could not be followed")
+            raise _Stopped
         if self._bar is not None:
             with self._lock:
                 self._bar.update(steps)
@@ -319,7 +323,7 @@ def _run_in_turn(
     crew = max(1, min(workers, m)) if getattr(module, "SHARES_MEMBERS", False) else 1
     ensemble.base.workers = max(1, workers // crew)
 
-    def follow(turns: _Turns) -> None:
+    def follow_members(turns: _Turns) -> None:
         integration, current = run.integration(module, n), None
         while (turn := turns.take()) is not None:
             member, network = turn
@@ -332,6 +336,15 @@ def _run_in_turn(
             refuse_internal(status)
             recording.end(member, integration, status, run.every)
 
+    def follow(turns: _Turns) -> None:
+        try:
+            follow_members(turns)
+        except _Stopped:
+            return
+        except BaseException:
+            turns.stopped = True
+            raise
+
     with (
         progress_bar(run.progress, m * run.n_steps) as bar,
         ThreadPoolExecutor(max(crew - 1, 1)) as pool,  # makes no thread before it is given work
@@ -342,7 +355,7 @@ def _run_in_turn(
             follow(turns)
             for other in others:
                 other.result()
-        except BaseException:
+        except BaseException:  # an interrupt while waiting
             turns.stopped = True
             raise
     own_times = run.method == "rk45"

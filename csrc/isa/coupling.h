@@ -45,10 +45,6 @@ INLINE void load_mirror(int64_t n, const double *knm, int64_t i, int64_t j, vd m
     v_transpose(mirror);
 }
 
-/* Rows of a part of a scan; a matrix from which two threads are faster. Measured as in modulation.h. */
-#define SCAN_ROWS 32
-#define SCAN_FROM 256
-
 typedef struct {
     int64_t n, rows;
     const double *knm;

@@ -151,12 +151,6 @@ static int pull_walk(const spo_network *network, const spo_run_scratch *w) {
     return kind == SINES;
 }
 
-/* Rows of a part of a drift by rows, of a dense matrix and of a sparse one; oscillators and entries from
- * which two threads are faster. Measured with tools/measure_workers.py. */
-#define DRIFT_ROWS 32
-#define DRIFT_FROM 384
-#define DRIFT_EDGES_FROM PASS_EDGES_FROM
-
 /* f_i of whole vectors of oscillators from P and Q. */
 INLINE void close_range(const spo_run_scratch *w, int64_t from, int64_t to, double *f) {
     const double *s = w->sine, *c = w->cosine;
@@ -202,7 +196,7 @@ static void drift(const spo_network *network, const double *knm, const spo_run_s
     const int64_t n = network->n, padded = spo_padded(n);
     if (w->prepared->walk == SPO_WALK_WHOLE) {
         row_drift job = {knm, w, f, n, spo_rows_of_part(w->sparse ? EDGE_ROWS : DRIFT_ROWS)};
-        const int32_t workers = w->sparse ? spo_workers_from(w->workers, w->entries, DRIFT_EDGES_FROM)
+        const int32_t workers = w->sparse ? spo_workers_from(w->workers, w->entries, PASS_EDGES_FROM)
                                           : spo_workers_from(w->workers, n, DRIFT_FROM);
         if (workers == 1)
             drift_rows_alone(n, knm, w, f);

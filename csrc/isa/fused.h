@@ -38,12 +38,6 @@ enum {
     KINDS
 };
 
-/* Rows of a part of a walk over all entries; networks from which two threads are faster, by the walk.
- * Measured with tools/measure_workers.py. */
-#define WALK_ROWS 32
-#define FUSED_FROM 256
-#define KEPT_FROM 512
-
 typedef vd row_sums[TILE_ROWS][2];
 
 /* One entry's or pair's terms. own: sums of the row, lane by lane; pull and push: of the columns. */

@@ -6,61 +6,10 @@
 #include <math.h>
 
 #include "../include/spo_fast_core.h"
-#include "../pool.h"
-
-#define SPO_PAD 8
-
-static inline int64_t spo_padded(int64_t n) { return (n + SPO_PAD - 1) / SPO_PAD * SPO_PAD; }
+#include "shares.h"
 
 /* The first address from p on that vectors of every instruction set like. */
 static inline double *spo_aligned(double *p) { return (double *)(((uintptr_t)p + 63) & ~(uintptr_t)63); }
-
-/* Work for several threads is cut into parts that depend on its size alone, and what parts have summed up is
- * added in their order: bits do not depend on the number of workers, nor on who was faster. */
-
-static inline int spo_splits(int32_t split) {
-    return __builtin_expect(atomic_load_explicit(&spo_pool_split, memory_order_relaxed) >= split, 0);
-}
-
-/* Below this no job of a network of n oscillators is worth a second thread. */
-#define SPO_SERIAL_BELOW 128
-
-/* The workers of a plan or run that a network of n oscillators can occupy: scratch is made for so many. */
-static inline int32_t spo_workers(int32_t workers, int64_t n) {
-    const int64_t most =
-        spo_padded(n) / SPO_PAD < SPO_MOST_WORKERS ? spo_padded(n) / SPO_PAD : SPO_MOST_WORKERS;
-    if (workers > most) workers = (int32_t)most;
-    return workers < 1 || (n < SPO_SERIAL_BELOW && !spo_splits(SPO_SPLIT_ALL)) ? 1 : workers;
-}
-
-/* Those of a job that is worth handing over from size `from` on. */
-static inline int32_t spo_workers_from(int32_t workers, int64_t size, int64_t from) {
-    return workers == 1 || (size < from && !spo_splits(SPO_SPLIT_ALL)) ? 1 : workers;
-}
-
-/* Rows of a part, a multiple of eight. */
-static inline int64_t spo_rows_of_part(int64_t rows) {
-    return spo_splits(SPO_SPLIT_SMALLEST) ? SPO_PAD : rows;
-}
-
-/* Parts of so many rows; one is found without a division. */
-static inline int64_t spo_parts(int64_t n, int64_t rows) { return n <= rows ? n > 0 : (n + rows - 1) / rows; }
-
-/* Parts of a walk over the pairs of n oscillators (isa/fused.h): one where threads do not pay, then one for
- * so many rows. */
-static inline int64_t spo_pair_parts(int64_t n) {
-    const int64_t blocks = spo_padded(n) / SPO_PAD, parts = n / 64;
-    if (spo_splits(SPO_SPLIT_ALL) && n < 256) return blocks < 4 ? blocks : 4;
-    return n < 256 ? 1 : parts < SPO_MOST_WORKERS ? parts : SPO_MOST_WORKERS;
-}
-
-/* A job that is cut, or not. */
-static inline void spo_share(int64_t parts, int32_t workers, spo_task *task, void *context) {
-    if (parts == 1)
-        task(context, 0, 0);
-    else
-        spo_pool_run(parts, workers, task, context);
-}
 
 /* What preparation decides and a modulated step leaves for the next ones; first in a run's scratch. */
 typedef struct spo_prepared {

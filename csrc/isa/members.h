@@ -228,10 +228,6 @@ static void run_block_of(void *context, int64_t part, int32_t worker) {
               job->record, job->w, couplings + m * n * n, own);
 }
 
-/* Entries of K times blocks times steps from which two threads are faster. Measured with
- * tools/measure_workers.py. */
-#define MEMBERS_FROM 20000.0
-
 static void run_members(const spo_network *network, const spo_integrator *integrator, const spo_ensemble *all,
                         int64_t n_steps, const spo_record *record, int32_t workers,
                         const spo_run_scratch *scratch, double *room) {

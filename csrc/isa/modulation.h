@@ -249,13 +249,6 @@ INLINE attention attention_of(const attention *first, const spo_modulation *m, i
     return a;
 }
 
-/* Oscillators of a part where each is projected, and where each attends to all; networks from which two
- * threads are faster. Measured with tools/measure_workers.py. */
-#define PROJECT_ROWS 512
-#define PROJECT_FROM 2048
-#define DIRECT_ROWS 32
-#define DIRECT_FROM 128
-
 typedef struct {
     const spo_modulation *m;
     const double *theta;

@@ -33,11 +33,6 @@
  * there are registers for it. */
 #define FIELDS 3
 #define TOGETHER (SPO_LANES == 8 ? 6 : 3)
-/* Networks from which two threads are faster: for the sums over oscillators, which then make two parts, the
- * coefficients of the heads, and the outputs. Measured with tools/measure_workers.py. */
-#define SUMS_FROM 512
-#define HEADS_FROM 256
-#define OUTPUTS_FROM 256
 /* Roundings as they add up in sums of some hundred terms. With it the estimate of a unit output's error is,
  * over random, clustered, split and evenly spaced phases at temperatures from 0.25 to 3, between the error
  * seen and five times it for the worst oscillator of a state. */

@@ -18,10 +18,6 @@
 #define ROW_VECTORS (SPO_LANES == 8 ? 4 : 2)
 #define ROWS_ABREAST 4
 
-/* Rows of a part, and a matrix from which two threads are faster. Measured with tools/measure_workers.py. */
-#define PRODUCT_ROWS 32
-#define PRODUCT_FROM 256
-
 typedef struct {
     int64_t n, padded, d_model;
     const double *knm, *u;

@@ -166,12 +166,6 @@ static void to_records(int64_t n, int64_t padded, int64_t width, const double *r
         for (int64_t f = 0; f < width; ++f) records[i * width + f] = rows[f * padded + i];
 }
 
-/* Rows of a part, and entries of a matrix from which two threads are faster: for the attention, and for a
- * pass over the entries. Measured with tools/measure_workers.py. */
-#define EDGE_ROWS 256
-#define ATTEND_EDGES_FROM 1000
-#define PASS_EDGES_FROM 20000
-
 typedef struct {
     const spo_modulation *m;
     const attention *a;

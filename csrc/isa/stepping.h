@@ -13,11 +13,6 @@ INLINE vd combine(const double *theta, double dt, const double *weight, int coun
     return v_load(theta + i) + sum * dt;
 }
 
-/* Oscillators of a part of a pass over them, and networks from which two threads are faster. Measured with
- * tools/measure_workers.py. */
-#define PASS_ROWS 1024
-#define PASS_FROM 8192
-
 typedef struct {
     const spo_run_scratch *w;
     const double *theta, *weight;
@@ -141,11 +136,6 @@ typedef struct {
     const spo_run_scratch *w;
     int64_t entries;
 } lag_products;
-
-/* Entries of a part of the products with the lags, and matrices from which two threads are faster. Measured
- * with tools/measure_workers.py. */
-#define LAG_ENTRIES 16384
-#define LAGS_FROM 65536
 
 static void apply_lags_to(void *context, int64_t part, int32_t worker) {
     const lag_products *job = context;
