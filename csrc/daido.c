@@ -453,16 +453,27 @@ void spo_core_moments_free(spo_moments *plan) {
 
 const char *spo_core_moments_refusal(const spo_moments *plan) { return plan->refusal; }
 
-int64_t spo_moments_room(int64_t n, const spo_moments *plan) {
+int64_t spo_harmonic_room(int64_t n, int64_t count) {
+    const int64_t divisions = (n + SPO_DIVISION - 1) / SPO_DIVISION;
+    return 4 * spo_in_crowds(n)               /* first harmonics */
+           + divisions * count * 2 * SPO_PAD; /* sums, by lane */
+}
+
+int64_t spo_moments_own(const spo_moments *plan) {
     const int64_t fields = 1 + plan->d_model / plan->n_heads, count = plan->harmonics;
-    return 4 * ((n + SPO_CROWD - 1) / SPO_CROWD * SPO_CROWD) /* first harmonics */
-           + count * 2 * SPO_CROWD                           /* harmonics of one crowd */
-           + count * 2 * SPO_PAD                             /* their sums, by lane */
-           + 2 * (count + 2 * spo_padded(plan->d_model))     /* Z, with margins */
+    return count * 2 * SPO_CROWD                             /* harmonics of one crowd */
            + fields * 2 * count                              /* moments of one head */
-           + plan->n_heads * fields * plan->line             /* coefficients of all heads */
-           + plan->n_heads * fields * SPO_ABREAST * SPO_PAD  /* outputs of one pass */
-           + spo_padded(plan->n_heads * fields);             /* their errors */
+           + plan->n_heads * fields * SPO_ABREAST * SPO_PAD; /* outputs of one pass */
+}
+
+int64_t spo_moments_room(int64_t n, const spo_moments *plan, int32_t workers) {
+    const int64_t fields = plan->n_heads * (1 + plan->d_model / plan->n_heads);
+    return spo_harmonic_room(n, plan->harmonics) +
+           2 * (plan->harmonics + 2 * spo_padded(plan->d_model)) /* Z, with margins */
+           + fields * plan->line                                 /* coefficients of all heads */
+           + spo_padded(fields)                                  /* their errors */
+           + spo_padded(spo_padded(n) / 8)                       /* what to redo, a byte a vector */
+           + workers * spo_moments_own(plan);
 }
 
 /* What the paths cost, in multiply-adds of one lane. Fitted to calls at N = 64 ... 512 on AVX2 and AVX-512

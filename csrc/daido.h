@@ -37,7 +37,17 @@ struct spo_moments {
 /* Vectors of queries that one pass of the outputs takes. */
 #define SPO_ABREAST 4
 
-/* Doubles that a call needs for its moments (daido.c); the layout is that of isa/moments.h. */
-int64_t spo_moments_room(int64_t n, const spo_moments *plan);
+/* Oscillators, in whole crowds, whose harmonics are summed up before they join the total, and by one thread.
+ */
+#define SPO_DIVISION (8 * SPO_CROWD)
+
+/* n in whole crowds. */
+static inline int64_t spo_in_crowds(int64_t n) { return (n + SPO_CROWD - 1) / SPO_CROWD * SPO_CROWD; }
+
+/* Doubles for sums over oscillators, for what each worker has of its own, and that a call needs for its
+ * moments in all (daido.c); the layout is that of isa/moments.h. */
+int64_t spo_harmonic_room(int64_t n, int64_t count);
+int64_t spo_moments_own(const spo_moments *plan);
+int64_t spo_moments_room(int64_t n, const spo_moments *plan, int32_t workers);
 
 #endif

@@ -79,17 +79,22 @@ static int64_t packed_count(const spo_network *network, int32_t wanted) {
     return network->modulation && wanted == SPO_WALK_KEPT ? 2 : 1;
 }
 
+/* Doubles of the sums that a walk over pairs makes apart. */
+static int64_t part_sums_room(int64_t n, int32_t wanted) {
+    return wanted == SPO_WALK_WHOLE ? 0 : (spo_pair_parts(n) - 1) * 2 * spo_padded(n);
+}
+
 int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
-                             int64_t method, int32_t wish) {
+                             int64_t method, int32_t wish, int32_t workers) {
     const int64_t n = network->n, padded = spo_padded(n);
     const int32_t wanted = wanted_walk(network, sparse, method, wish);
     int64_t doubles = SPO_PAD + SPO_PAD + (VECTORS + stages_of(method)) * padded;
     if (sparse) doubles += 2 * padded;
     if (network->alpha) doubles += (network->modulation ? 4 : 2) * lag_room(network, sparse, wanted);
-    doubles += packed_count(network, wanted) * packed_half(n);
+    doubles += packed_count(network, wanted) * packed_half(n) + part_sums_room(n, wanted);
     if (network->modulation)
-        doubles += sparse ? spo_core_sparse_scratch(n, network->modulation)
-                          : spo_core_modulation_scratch(n, network->modulation, moments) +
+        doubles += sparse ? spo_core_sparse_scratch(n, network->modulation, workers)
+                          : spo_core_modulation_scratch(n, network->modulation, moments, workers) +
                                 (moments ? spo_padded(spo_core_absent_words(n)) : 0);
     return doubles;
 }
@@ -105,6 +110,7 @@ static spo_run_scratch run_layout(const spo_network *network, const spo_sparse *
     w.sparse = sparse;
     w.entries = entries_of(network, sparse);
     w.prepared = prepared_in(scratch);
+    w.workers = w.prepared->workers;
     const int32_t wanted = w.prepared->wanted;
     free_from += SPO_PAD;
     double **vectors[VECTORS] = {&w.omega, &w.theta, &w.next, &w.stage, &w.sine, &w.cosine, &w.pull, &w.push};
@@ -126,6 +132,8 @@ static spo_run_scratch run_layout(const spo_network *network, const spo_sparse *
     double **packed[2] = {&w.packed, &w.kept};
     for (int k = 0; k < packed_count(network, wanted); ++k, free_from += packed_half(network->n))
         *packed[k] = free_from;
+    w.part_sums = free_from;
+    free_from += part_sums_room(network->n, wanted);
     if (moments && network->modulation && !sparse) {
         w.moments = moments;
         w.absent = (uint64_t *)free_from;
@@ -158,20 +166,22 @@ static int32_t allowed_walk(const spo_network *network, int32_t wanted, int32_t 
 }
 
 int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
-                         int64_t method, int32_t wish, double *scratch) {
+                         int64_t method, int32_t wish, int32_t workers, double *scratch) {
     const spo_kernels *kernels = spo_kernels_in_use();
     const int64_t n = network->n, padded = spo_padded(n);
     spo_prepared *const prepared = prepared_in(scratch);
     prepared->traits = 0;
     prepared->unit = NULL;
+    prepared->workers = spo_workers(workers, n);
     prepared->wanted = prepared->walk = wanted_walk(network, sparse, method, wish);
     const spo_run_scratch w = run_layout(network, sparse, moments, method, scratch);
     memset(w.omega, 0, (size_t)((VECTORS + stages_of(method)) * padded) * sizeof(double));
     if (n > 0) memcpy(w.omega, network->omega, (size_t)n * sizeof(double));
     if (network->modulation && !sparse) {
-        const int32_t status = spo_core_scan(n, network->knm, &prepared->traits);
+        const int32_t status = spo_core_scan(n, network->knm, workers, &prepared->traits);
         if (status != SPO_OK) return status;
-        if (moments && !(prepared->traits & SPO_ALL_EDGES)) spo_core_find_absent(n, network->knm, w.absent);
+        if (moments && !(prepared->traits & SPO_ALL_EDGES))
+            spo_core_find_absent(n, network->knm, workers, w.absent);
     }
     prepared->walk = allowed_walk(network, prepared->wanted, prepared->traits);
     const int packing = prepared->walk != SPO_WALK_WHOLE;
@@ -194,18 +204,24 @@ int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const
     return spo_kernels_in_use()->run(network, integrator, state, n_steps, record ? record : &nothing, &w);
 }
 
-int64_t spo_core_members_room(const spo_network *network, int64_t members) {
-    const int64_t n = network->n, own = SPO_PAD + (6 + stages_of(SPO_RK4)) * n * SPO_PAD;
-    if (!network->modulation) return own;
-    return own + spo_members_modulation(n, network->modulation) + spo_padded(members) * n * n;
+int64_t spo_members_own(const spo_network *network) {
+    const int64_t n = network->n, state = SPO_PAD + (6 + stages_of(SPO_RK4)) * n * SPO_PAD;
+    return state + (network->modulation ? spo_members_modulation(n, network->modulation) : 0);
+}
+
+int64_t spo_core_members_room(const spo_network *network, int64_t members, int32_t workers) {
+    const int64_t n = network->n;
+    return (workers > 1 ? workers : 1) * spo_members_own(network) +
+           (network->modulation ? spo_padded(members) * n * n : 0);
 }
 
 int32_t spo_core_run_members(const spo_network *network, const spo_integrator *integrator,
                              spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
-                             double *scratch, double *room) {
+                             int32_t workers, double *scratch, double *room) {
     const spo_run_scratch w = run_layout(network, NULL, NULL, integrator->method, scratch);
     const spo_record *kept = record ? record : &nothing;
-    spo_kernels_in_use()->run_members(network, integrator, ensemble, n_steps, kept, &w, room);
+    spo_kernels_in_use()->run_members(network, integrator, ensemble, n_steps, kept, workers > 1 ? workers : 1,
+                                      &w, room);
     for (int64_t step = ensemble->step; step <= ensemble->step + n_steps; ++step) {
         if (kept->t_observe) kept->t_observe[step] = (double)step * integrator->dt;
         if (kept->t && kept->every > 0 && step > ensemble->step && step % kept->every == 0)
@@ -234,10 +250,10 @@ int32_t spo_kuramoto_run(const spo_network *network, const spo_integrator *integ
                          int64_t n_steps, const spo_record *record) {
     if (!acceptable(network, integrator, state, n_steps)) return SPO_INVALID_ARGUMENT;
     double *scratch =
-        malloc((size_t)spo_core_run_scratch(network, NULL, NULL, integrator->method, SPO_WALK_WHOLE) *
+        malloc((size_t)spo_core_run_scratch(network, NULL, NULL, integrator->method, SPO_WALK_WHOLE, 1) *
                sizeof(double));
     if (!scratch) return SPO_OUT_OF_MEMORY;
-    int32_t status = spo_core_prepare(network, NULL, NULL, integrator->method, SPO_WALK_WHOLE, scratch);
+    int32_t status = spo_core_prepare(network, NULL, NULL, integrator->method, SPO_WALK_WHOLE, 1, scratch);
     if (status == SPO_OK)
         status = spo_core_run(network, NULL, integrator, NULL, state, n_steps, record, scratch);
     free(scratch);

@@ -7,6 +7,7 @@
 #ifndef SPO_POOL_H
 #define SPO_POOL_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 typedef void spo_task(void *context, int64_t part, int32_t worker);
@@ -18,5 +19,11 @@ typedef void spo_task(void *context, int64_t part, int32_t worker);
  * no time for, only make it slower: the caller takes every part that nobody else has begun. May be called by
  * several threads at once, and by a task. */
 void spo_pool_run(int64_t parts, int32_t workers, spo_task *task, void *context);
+
+/* Workers that a caller may count on at most. */
+#define SPO_MOST_WORKERS 256
+
+/* An enum spo_split: which jobs are handed over, see spo_core_split. */
+extern _Atomic int32_t spo_pool_split;
 
 #endif

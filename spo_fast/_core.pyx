@@ -21,7 +21,8 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_order_parameter(int64_t, const double *, double *, double *)
     int32_t spo_kuramoto_run(const spo_network *, const spo_integrator *, spo_state *, int64_t,
                              const spo_record *)
-    int32_t spo_core_scan(int64_t, const double *, int32_t *)
+    int32_t spo_core_split(int32_t)
+    int32_t spo_core_scan(int64_t, const double *, int32_t, int32_t *)
     ctypedef struct spo_moments:
         pass
 
@@ -36,14 +37,14 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_core_moments_possible(int64_t, const spo_modulation *, int32_t)
     int32_t spo_core_moments_pay(int64_t, const spo_moments *, int64_t)
     int64_t spo_core_absent_words(int64_t)
-    int64_t spo_core_find_absent(int64_t, const double *, uint64_t *)
+    int64_t spo_core_find_absent(int64_t, const double *, int32_t, uint64_t *)
     int64_t spo_core_harmonic_scratch(int64_t, int64_t)
     int32_t spo_core_harmonic_sums(int64_t, int64_t, const double *, double *, double *, double *)
-    int64_t spo_core_modulation_scratch(int64_t, const spo_modulation *, const spo_moments *)
+    int64_t spo_core_modulation_scratch(int64_t, const spo_modulation *, const spo_moments *, int32_t)
     int32_t spo_core_modulate(int64_t, const double *, int32_t, const double *, const spo_modulation *,
-                              const spo_attention_path *, double *, double *)
+                              const spo_attention_path *, int32_t, double *, double *)
     int32_t spo_core_factors(int64_t, const double *, int32_t, const double *, const spo_modulation *,
-                             const spo_attention_path *, double *, double *, double *)
+                             const spo_attention_path *, int32_t, double *, double *, double *)
     ctypedef struct spo_sparse:
         const int64_t *start
         const int32_t *column
@@ -58,21 +59,21 @@ cdef extern from "spo_fast_core.h" nogil:
         int32_t *status
         int64_t *steps
 
-    int64_t spo_core_sparse_scratch(int64_t, const spo_modulation *)
+    int64_t spo_core_sparse_scratch(int64_t, const spo_modulation *, int32_t)
     int32_t spo_core_modulate_sparse(int64_t, const spo_sparse *, const double *, const double *,
-                                     const spo_modulation *, double *, double *)
+                                     const spo_modulation *, int32_t, double *, double *)
     int32_t spo_core_factors_sparse(int64_t, const spo_sparse *, const double *, const double *,
-                                    const spo_modulation *, double *, double *)
+                                    const spo_modulation *, int32_t, double *, double *)
     int64_t spo_core_run_scratch(const spo_network *, const spo_sparse *, const spo_moments *, int64_t,
-                                 int32_t)
+                                 int32_t, int32_t)
     int32_t spo_core_prepare(const spo_network *, const spo_sparse *, const spo_moments *, int64_t, int32_t,
-                             double *)
+                             int32_t, double *)
     int32_t spo_core_walk(double *)
     int32_t spo_core_run(const spo_network *, const spo_sparse *, const spo_integrator *, const spo_moments *,
                          spo_state *, int64_t, const spo_record *, double *)
-    int64_t spo_core_members_room(const spo_network *, int64_t)
+    int64_t spo_core_members_room(const spo_network *, int64_t, int32_t)
     int32_t spo_core_run_members(const spo_network *, const spo_integrator *, spo_ensemble *, int64_t,
-                                 const spo_record *, double *, double *)
+                                 const spo_record *, int32_t, double *, double *)
     int32_t spo_core_order_parameters(int64_t, int64_t, const double *, double *, double *)
     void spo_core_exp(int64_t, const double *, double *)
     void spo_core_exp2(int64_t, const double *, double *)
@@ -89,6 +90,9 @@ cdef extern from "spo_fast_core.h" nogil:
     enum: SPO_EULER
     enum: SPO_RK4
     enum: SPO_RK45
+    enum: SPO_SPLIT_WORTHWHILE
+    enum: SPO_SPLIT_ALL
+    enum: SPO_SPLIT_SMALLEST
     enum: SPO_WALK_AUTO
     enum: SPO_WALK_WHOLE
     enum: SPO_WALK_FUSED
@@ -110,6 +114,7 @@ cdef int32_t mean_field(int64_t n, const double *theta, double *r, double *psi) 
 
 
 WALKS = {"auto": SPO_WALK_AUTO, "whole": SPO_WALK_WHOLE, "fused": SPO_WALK_FUSED, "kept": SPO_WALK_KEPT}
+SPLITS = {"worthwhile": SPO_SPLIT_WORTHWHILE, "all": SPO_SPLIT_ALL, "smallest": SPO_SPLIT_SMALLEST}
 METHODS = {"euler": SPO_EULER, "rk4": SPO_RK4, "rk45": SPO_RK45}
 _MOMENTS_LIMIT = 16  # Fourier series kept; one of the default size takes 0.6 MB
 _IDLE_SCRATCHES = 8  # kept by a plan for its next calls: as many as threads are likely to share it
@@ -219,6 +224,19 @@ def prefer_walk(name):
     _wish = WALKS[name]
 
 
+def split(name):
+    """Choose by a key of `SPLITS` which jobs are handed over to threads, from now on; for tests.
+
+    Plans and runs are not meant to be used before and after.
+    """
+    spo_core_split(SPLITS[name])
+
+
+cdef inline int32_t crew_of(object workers) noexcept:
+    """Workers as the core takes them: more than there can be threads are as many as there can be."""
+    return <int32_t> min(workers, 1 << 16)
+
+
 cdef dict _moments = {}  # by content, oldest use first
 cdef int64_t _made = 0
 
@@ -265,6 +283,7 @@ cdef class ModulationPlan:
     cdef spo_modulation modulation
     cdef Moments moments  # None until an N asks for them
     cdef list idle
+    cdef int32_t workers
 
     def __init__(self, parameters):
         self.parameters = parameters
@@ -277,6 +296,7 @@ cdef class ModulationPlan:
         self.modulation.w_o = pointer(parameters.w_o)
         self.modulation.temperature = pointer(parameters.temperature)
         self.modulation.lambda_ = parameters.lambda_
+        self.workers = crew_of(parameters.workers)
         self.idle = []
 
     def __reduce__(self):
@@ -331,15 +351,16 @@ cdef class ModulationPlan:
         path.absent = absent
         path.redone = NULL
         with nogil:
-            status = spo_core_modulate(n, coupling, traits, phases, &self.modulation, &path, scratch.data,
-                                       result)
+            status = spo_core_modulate(n, coupling, traits, phases, &self.modulation, &path, self.workers,
+                                       scratch.data, result)
         self.give(scratch)
         if status != SPO_OK:
             refuse(status, knm, theta)
         return out
 
     cdef int64_t room(self, int64_t n, Moments moments) noexcept:
-        return spo_core_modulation_scratch(n, &self.modulation, NULL if moments is None else moments.series)
+        return spo_core_modulation_scratch(n, &self.modulation, NULL if moments is None else moments.series,
+                                           self.workers)
 
     def __call__(self, knm, theta, out=None, algorithm="auto"):
         """K' of shape (N, N) for the coupling and phases; see `spo_fast.modulate`."""
@@ -356,7 +377,7 @@ cdef class ModulationPlan:
         cdef Moments moments
         cdef Scratch scratch
         with nogil:
-            status = spo_core_scan(n, entries, &traits)
+            status = spo_core_scan(n, entries, self.workers, &traits)
         if status != SPO_OK:
             refuse(status, coupling, phases)
         moments = self.moments_for(n, traits, algorithm)
@@ -368,7 +389,7 @@ cdef class ModulationPlan:
         count = 0
         if not traits & SPO_ALL_EDGES:
             with nogil:
-                count = spo_core_find_absent(n, entries, absent)
+                count = spo_core_find_absent(n, entries, self.workers, absent)
         if algorithm != "moments" and not spo_core_moments_pay(n, moments.series, count):
             moments = None
         return self.execute(coupling, traits, phases, out, moments, absent, scratch)
@@ -392,15 +413,15 @@ cdef class ModulationPlan:
         cdef const double *entries = pointer(coupling.data)
         cdef const double *angles = pointer(phases)
         cdef double *out = pointer(result)
-        cdef Scratch scratch = self.take(spo_core_sparse_scratch(n, &self.modulation))
+        cdef Scratch scratch = self.take(spo_core_sparse_scratch(n, &self.modulation, self.workers))
         cdef int32_t status
         with nogil:
             if modulated:
                 status = spo_core_modulate_sparse(n, &sparse, entries, angles, &self.modulation,
-                                                  scratch.data, out)
+                                                  self.workers, scratch.data, out)
             else:
                 status = spo_core_factors_sparse(n, &sparse, entries, angles, &self.modulation,
-                                                 scratch.data, out)
+                                                 self.workers, scratch.data, out)
         self.give(scratch)
         if status != SPO_OK:
             validation.explain_nonfinite(theta=phases)
@@ -434,7 +455,7 @@ cdef class BoundModulation:
         self.knm = np.array(validation.as_coupling(knm), dtype=np.float64, order="C", copy=True)
         self.knm.setflags(write=False)
         self.n = self.knm.shape[0]
-        cdef int32_t status = spo_core_scan(self.n, pointer(self.knm), &self.traits)
+        cdef int32_t status = spo_core_scan(self.n, pointer(self.knm), plan.workers, &self.traits)
         if status != SPO_OK:
             refuse(status, self.knm, np.empty(0))
         self.moments = plan.moments_for(self.n, self.traits, algorithm)
@@ -446,7 +467,8 @@ cdef class BoundModulation:
         cdef int64_t count = 0
         if not self.traits & SPO_ALL_EDGES:
             self.absent = np.empty(spo_core_absent_words(self.n), dtype=np.uint64)
-            count = spo_core_find_absent(self.n, entries, <uint64_t *> pointer(self.absent))
+            count = spo_core_find_absent(self.n, entries, self.plan.workers,
+                                         <uint64_t *> pointer(self.absent))
         if not insists and not spo_core_moments_pay(self.n, self.moments.series, count):
             self.moments = self.absent = None
         return 0
@@ -492,7 +514,7 @@ cdef class BoundModulation:
         path.redone = &redone
         with nogil:
             status = spo_core_factors(self.n, coupling, self.traits, angles, &self.plan.modulation, &path,
-                                      scratch.data, room, factors)
+                                      self.plan.workers, scratch.data, room, factors)
         self.plan.give(scratch)
         if status != SPO_OK:
             refuse(status, self.knm, phases)
@@ -585,6 +607,7 @@ cdef class Integration:
         cdef int64_t size
         cdef int32_t status
         cdef int32_t wish
+        cdef int32_t workers = crew_of(network.workers)
         cdef const spo_moments *series
         cdef object knm = network.knm
         self.acquire()
@@ -602,23 +625,24 @@ cdef class Integration:
             self.network.zeta = network.zeta
             self.network.psi = network.psi
             self.network.modulate_every = network.modulate_every
-            self._set_modulation(network.modulation, knm)
+            self._set_modulation(network.modulation, knm, workers)
             series = NULL if self.moments is None else self.moments.series
             wish = _wish
             if wish == SPO_WALK_AUTO and network.modulation is None and not network.persistent:
                 wish = SPO_WALK_WHOLE  # a look at K's symmetry costs more than a few steps
-            size = spo_core_run_scratch(&self.network, self.places, series, self.integrator.method, wish)
+            size = spo_core_run_scratch(&self.network, self.places, series, self.integrator.method, wish,
+                                        workers)
             if self.scratch is None or self.scratch.size < size:
                 self.scratch = Scratch(size)
             with nogil:
                 status = spo_core_prepare(&self.network, self.places, series, self.integrator.method, wish,
-                                          self.scratch.data)
+                                          workers, self.scratch.data)
         finally:
             self.busy = False
         if status != SPO_OK:
             refuse(status, network.knm, self.theta)
 
-    cdef int _set_modulation(self, object parameters, object entries) except -1:
+    cdef int _set_modulation(self, object parameters, object entries, int32_t workers) except -1:
         self.moments = None
         if parameters is None:
             self.plan = self.modulated = None
@@ -631,10 +655,10 @@ cdef class Integration:
             self.modulated = np.empty(entries.shape)
         self.state.modulated = pointer(self.modulated)
         if self.places == NULL:
-            self._choose_path(parameters.algorithm, entries)
+            self._choose_path(parameters.algorithm, entries, workers)
         return 0
 
-    cdef int _choose_path(self, object algorithm, object knm) except -1:
+    cdef int _choose_path(self, object algorithm, object knm, int32_t workers) except -1:
         """Take the moments where they pay; a faulty K is left to be found by the preparation."""
         cdef const double *entries = pointer(knm)
         cdef int64_t n = self.network.n
@@ -643,14 +667,14 @@ cdef class Integration:
         cdef ModulationPlan plan = self.plan
         if algorithm != "moments" and not spo_core_moments_possible(n, &plan.modulation, traits):
             return 0
-        if spo_core_scan(n, entries, &traits) != SPO_OK:
+        if spo_core_scan(n, entries, workers, &traits) != SPO_OK:
             return 0
         self.moments = plan.moments_for(n, traits, algorithm)
         if self.moments is None or algorithm == "moments":
             return 0
         if not traits & SPO_ALL_EDGES:
             absent = np.empty(spo_core_absent_words(n), dtype=np.uint64)
-            count = spo_core_find_absent(n, entries, <uint64_t *> pointer(absent))
+            count = spo_core_find_absent(n, entries, workers, <uint64_t *> pointer(absent))
         if not spo_core_moments_pay(n, self.moments.series, count):
             self.moments = None
         return 0
@@ -710,6 +734,7 @@ cdef class Batch:
     cdef ModulationPlan plan
     cdef Scratch scratch
     cdef Scratch room
+    cdef int32_t workers
     cdef bint busy
 
     def __init__(self, int64_t m, int64_t n, method, double dt):
@@ -753,11 +778,12 @@ cdef class Batch:
             self.network.modulation = &self.plan.modulation
         self.ensemble.omega = pointer(omegas)
         self.ensemble.lambda_ = pointer(strengths)
-        size = spo_core_run_scratch(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE)
+        self.workers = min(crew_of(network.workers), <int32_t> max(self.ensemble.members, 1))
+        size = spo_core_run_scratch(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE, 1)
         self.scratch = Scratch(size)
-        self.room = Scratch(spo_core_members_room(&self.network, self.ensemble.members))
+        self.room = Scratch(spo_core_members_room(&self.network, self.ensemble.members, self.workers))
         with nogil:
-            status = spo_core_prepare(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE,
+            status = spo_core_prepare(&self.network, NULL, NULL, self.integrator.method, SPO_WALK_WHOLE, 1,
                                       self.scratch.data)
         if status != SPO_OK:
             refuse(status, network.knm, self.theta)
@@ -785,7 +811,7 @@ cdef class Batch:
         self.busy = True
         with nogil:
             status = spo_core_run_members(&self.network, &self.integrator, &self.ensemble, n_steps, &kept,
-                                          self.scratch.data, self.room.data)
+                                          self.workers, self.scratch.data, self.room.data)
         self.busy = False
         return status
 

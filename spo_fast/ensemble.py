@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -53,6 +55,7 @@ def simulate_ensemble(
     modulate_every: Any,
     *,
     backend: str | None,
+    workers: int,
 ) -> Simulation:
     """Follow each row of `theta`; the parameters are those of `simulate`.
 
@@ -75,8 +78,9 @@ def simulate_ensemble(
     module = load_backend(backend, modulation)
     ensemble = Ensemble(base, coupling, omegas, strengths)
     if hasattr(module, "Batch") and ensemble.shares_coupling and _fits_a_batch(run, theta.shape, base):
+        base.workers = workers
         return _run_together(run, module, theta, ensemble)
-    return _run_in_turn(run, module, theta, ensemble)
+    return _run_in_turn(run, module, theta, ensemble, workers)
 
 
 def _fits_a_batch(run: Run, shape: tuple[int, ...], base: Network) -> bool:
@@ -272,21 +276,88 @@ class Recording:
                 taken[m, step + 1 :] = np.nan
 
 
-def _run_in_turn(run: Run, module: ModuleType, theta: np.ndarray, ensemble: Ensemble) -> Simulation:
-    """Follow one member after the other, each exactly as if it were alone."""
+class _Stopped(Exception):
+    """Another thread has ended the run."""
+
+
+class _Turns:
+    """Hands the members out, and stops those who follow one when another thread has failed.
+
+    Attributes
+    ----------
+    stopped : bool
+        Whether to give up.
+    """
+
+    def __init__(self, networks: Iterator[Network], bar: Any) -> None:
+        self._networks, self._bar = enumerate(networks), bar
+        self._lock = threading.Lock()
+        self.stopped = False
+
+    def take(self) -> tuple[int, Network] | None:
+        """Return the next member and its network, None after the last."""
+        with self._lock:
+            return None if self.stopped else next(self._networks, None)
+
+    def update(self, steps: int) -> None:
+        """Count steps, after each piece of a run.
+
+        Raises
+        ------
+        _Stopped
+            If the run is to be given up.
+        """
+        if self.stopped:
+            raise _Stopped
+        if self._bar is not None:
+            with self._lock:
+                self._bar.update(steps)
+
+
+def _run_in_turn(
+    run: Run, module: ModuleType, theta: np.ndarray, ensemble: Ensemble, workers: int
+) -> Simulation:
+    """Follow one member after the other, each exactly as if it were alone; `workers` at a time."""
     m, n = theta.shape
     recording = Recording.empty(run, m, n)
-    integration, current = run.integration(module, n), None
-    with progress_bar(run.progress, m * run.n_steps) as bar:
-        for member, network in enumerate(ensemble.members(m)):
+    crew = max(1, min(workers, m)) if getattr(module, "SHARES_MEMBERS", False) else 1
+    ensemble.base.workers = max(1, workers // crew)
+
+    def follow_members(turns: _Turns) -> None:
+        integration, current = run.integration(module, n), None
+        while (turn := turns.take()) is not None:
+            member, network = turn
             if network is not current:
                 integration.set_network(network)
                 current = network
             integration.start(theta[member])
             recording.begin(member, integration)
-            status = advance(integration, run.n_steps, recording.member(member, run.every), bar)
+            status = advance(integration, run.n_steps, recording.member(member, run.every), turns)
             refuse_internal(status)
             recording.end(member, integration, status, run.every)
+
+    def follow(turns: _Turns) -> None:
+        try:
+            follow_members(turns)
+        except _Stopped:
+            return
+        except BaseException:
+            turns.stopped = True
+            raise
+
+    with (
+        progress_bar(run.progress, m * run.n_steps) as bar,
+        ThreadPoolExecutor(max(crew - 1, 1)) as pool,  # makes no thread before it is given work
+    ):
+        turns = _Turns(ensemble.members(m), bar)
+        try:
+            others = [pool.submit(follow, turns) for _ in range(crew - 1)]
+            follow(turns)
+            for other in others:
+                other.result()
+        except BaseException:  # an interrupt while waiting
+            turns.stopped = True
+            raise
     own_times = run.method == "rk45"
     times, observed = _times(run)
     return Simulation(

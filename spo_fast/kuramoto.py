@@ -292,7 +292,9 @@ def simulate(
     backend : str, optional
         One of those `spo_fast.backends` lists; the Modulator's, or else the fastest available, by default.
     workers : int
-        Accepted and checked; the kernels of this version run on the calling thread whatever it is.
+        Threads that may share the work, the calling one among them: the same bits for any number, and one
+        thread where more would not be faster. Steps are shared by the compiled core ("cython") alone; the
+        members of an ensemble by the NumPy and Numba backends, too.
     progress : bool
         Show a progress bar (needs tqdm).
 
@@ -320,15 +322,16 @@ def simulate(
     each `modulate_every` steps. The members of an ensemble are runs of their own, each with its own step
     sizes of rk45. The run returns to Python about every 50 ms, where Ctrl-C is answered.
     """
-    integer(workers, "workers", 1)
+    crew = integer(workers, "workers", 1)
     run = Run.checked(n_steps, dt, method, record_every, observe, atol, rtol, progress)
     phases = real_array(theta, "theta")
     forces = (omega, knm, alpha, zeta, psi, modulation, modulate_every)
     if phases.ndim == 2:
-        return simulate_ensemble(run, phases, *forces, backend=backend)
+        return simulate_ensemble(run, phases, *forces, backend=backend, workers=crew)
     if phases.ndim != 1:
         raise ValueError(f"theta must have shape (N,) or (M, N), got {phases.shape}")
     net = right_hand_side(phases.shape[0], *forces)
+    net.workers = crew
     explain_nonfinite(theta=phases)
     explain_network(net)
     module = load_backend(backend, modulation)

@@ -136,7 +136,9 @@ def modulate(
     backend : str, optional
         One of those `spo_fast.backends` lists; the fastest available by default.
     workers : int
-        Accepted and checked; the kernels of this version run on the calling thread whatever it is.
+        Threads that may share the work, the calling one among them: the same bits for any number, and one
+        thread where more would not be faster. They belong to the compiled core ("cython"); the other backends
+        stay on the calling thread.
 
     Returns
     -------
@@ -174,17 +176,17 @@ def modulate(
         and type(workers) is int
         and workers > 0
     ):
-        key = (backend, n_heads, block_size, temperature, lambda_, projection_seed)
+        key = (backend, n_heads, block_size, temperature, lambda_, projection_seed, workers)
         plan = _plans.get(key)
         if plan is None:
             plan = _new_default_plan(key)
         if type(knm) is _Array:
             return plan(knm, theta, out)
     else:
-        integer(workers, "workers", 1)
+        crew = integer(workers, "workers", 1)
         algorithm_for(knm, algorithm, block_size)
         weights = (w_q, w_k, w_v, w_o)
-        plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend)
+        plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend, crew)
     if is_sparse(knm):
         return _modulate_sparse(plan, as_sparse_coupling(knm, symmetric=True), theta, out)
     return plan(knm, theta, out, algorithm)
@@ -197,8 +199,9 @@ def _modulate_sparse(plan: Any, coupling: SparseCoupling, theta: Any, out: Any) 
 
 
 def _new_default_plan(key: tuple[Any, ...]) -> Any:
-    backend, n_heads, block_size, temperature, lambda_, seed = key
+    backend, n_heads, block_size, temperature, lambda_, seed, workers = key
     parameters = _parameters((None,) * 4, n_heads, block_size, temperature, lambda_, seed)
+    parameters = replace(parameters, workers=workers)
     return _remember(_plans, key, registry.load(backend).ModulationPlan(parameters))
 
 
@@ -239,12 +242,13 @@ def _plan(
     lambda_: Any,
     seed: Any,
     backend: str | None,
+    workers: int,
 ) -> Any:
     """Return a plan for these parameters, one kept from an earlier call with the same contents if any."""
     module = registry.load(backend)
-    p = _parameters(weights, n_heads, block_size, temperature, lambda_, seed)
-    contents = (p.temperature, p.w_q, p.w_k, p.w_v, p.w_o)
-    key = (module.NAME, p.n_heads, p.d_model, p.block_size, p.lambda_, *(a.tobytes() for a in contents))
+    p = replace(_parameters(weights, n_heads, block_size, temperature, lambda_, seed), workers=workers)
+    numbers = (p.n_heads, p.d_model, p.block_size, p.lambda_, workers)
+    key = (module.NAME, *numbers, *(a.tobytes() for a in (p.temperature, p.w_q, p.w_k, p.w_v, p.w_o)))
     plan = _plans_by_content.pop(key, None)  # taken out and put back: the order is that of last use
     return _remember(_plans_by_content, key, plan if plan is not None else module.ModulationPlan(p))
 
@@ -365,11 +369,11 @@ class Modulator:
         backend: str | None = None,
         workers: int = 1,
     ) -> None:
-        integer(workers, "workers", 1)
+        crew = integer(workers, "workers", 1)
         self._requested = algorithm, block_size
         algorithm_for(knm, algorithm, block_size)
         weights = (w_q, w_k, w_v, w_o)
-        self._plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend)
+        self._plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend, crew)
         self.backend: str = registry.load(backend).NAME
         self.update(knm)
 
@@ -461,10 +465,10 @@ class Modulator:
         p = self.parameters
         contents = (p.w_q, p.w_k, p.w_v, p.w_o, p.temperature, p.n_heads, p.block_size, p.lambda_)
         knm = self.knm if self.algorithm == "sparse" else np.array(self.knm)
-        return _rebuild, (knm, contents, self._requested[0], self.backend)
+        return _rebuild, (knm, contents, self._requested[0], self.backend, p.workers)
 
 
-def _rebuild(knm: Any, contents: tuple[Any, ...], algorithm: str, backend: str) -> Modulator:
+def _rebuild(knm: Any, contents: tuple[Any, ...], algorithm: str, backend: str, workers: int) -> Modulator:
     w_q, w_k, w_v, w_o, temperature, n_heads, block_size, lambda_ = contents
     return Modulator(
         knm,
@@ -478,6 +482,7 @@ def _rebuild(knm: Any, contents: tuple[Any, ...], algorithm: str, backend: str) 
         lambda_=lambda_,
         algorithm=algorithm,
         backend=backend,
+        workers=workers,
     )
 
 

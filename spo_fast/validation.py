@@ -49,6 +49,8 @@ class ModulationParameters:
         Output projection, C order.
     algorithm : str
         How a run is to compute it where there is a choice.
+    workers : int
+        Threads of a backend that has them; of a run the network's count.
     """
 
     n_heads: int
@@ -61,6 +63,7 @@ class ModulationParameters:
     w_v: np.ndarray
     w_o: np.ndarray
     algorithm: str = "auto"
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +131,8 @@ class Network:
         Steps for which a modulated coupling is kept.
     persistent : bool
         Whether it will serve so many steps that a rearranged copy of the coupling pays.
+    workers : int
+        Threads of a backend that has them.
     """
 
     omega: np.ndarray
@@ -139,6 +144,7 @@ class Network:
     modulation: ModulationParameters | None = None
     modulate_every: int = 1
     persistent: bool = False
+    workers: int = 1
 
 
 # ---------------------------------------------------------------- scalars

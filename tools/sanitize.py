@@ -1,4 +1,4 @@
-"""Build the C core with the address and undefined-behaviour sanitizers, driven by tests/csrc/sanitize.c.
+"""Build the C core with the address and undefined-behaviour sanitizers, driven by the programs of tests/csrc.
 
 Run ``python tools/sanitize.py``; the exit status is 0 when no check failed and no sanitizer spoke.
 """
@@ -17,6 +17,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ["-std=gnu11", "-O1", "-g", "-ffp-contract=off", "-pthread", "-Wall", "-Wextra", "-Werror"]
 FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+POOL = str(ROOT / "csrc" / "pool.c")
 
 
 def dump_golden(path: Path) -> None:
@@ -38,16 +39,20 @@ def dump_golden(path: Path) -> None:
 
 def main() -> int:
     """Compile, dump, run."""
-    sources = [str(path) for path in sorted((ROOT / "csrc").rglob("*.c"))]
-    sources.append(str(ROOT / "tests" / "csrc" / "sanitize.c"))
+    core = [str(path) for path in sorted((ROOT / "csrc").rglob("*.c"))]
+    compiler = os.environ.get("CC", "cc").split()
+    environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="print_stacktrace=1")
+    failures = 0
     with tempfile.TemporaryDirectory() as folder:
-        program, dump = Path(folder) / "sanitize", Path(folder) / "golden.bin"
+        dump = Path(folder) / "golden.bin"
         dump_golden(dump)
-        compiler = os.environ.get("CC", "cc").split()
-        include = f"-I{ROOT / 'csrc' / 'include'}"
-        subprocess.run([*compiler, *FLAGS, include, *sources, "-lm", "-o", str(program)], check=True)
-        environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="print_stacktrace=1")
-        return subprocess.run([str(program), str(dump)], env=environment, check=False).returncode
+        for name, sources, arguments in (("pool", [POOL], []), ("sanitize", core, [str(dump)])):
+            program = str(Path(folder) / name)
+            files = [*sources, str(ROOT / "tests" / "csrc" / f"{name}.c")]
+            include = f"-I{ROOT / 'csrc' / 'include'}"
+            subprocess.run([*compiler, *FLAGS, include, *files, "-lm", "-o", program], check=True)
+            failures += subprocess.run([program, *arguments], env=environment, check=False).returncode != 0
+    return failures
 
 
 if __name__ == "__main__":

@@ -16,9 +16,25 @@ enum spo_coupling_traits {
     SPO_SYMMETRIC_PATTERN = 4  /* K_ij == 0 exactly where K_ji == 0 */
 };
 
+/* Where a function takes `workers`, it runs on at most so many threads, its caller among them, at least one;
+ * fewer where it is too small to gain. Results do not depend on it by a bit. Threads are kept, asleep, until
+ * the process ends; a forked child starts without them. Functions that tell the size of a scratch take the
+ * same number, or a larger one, as those that use it. */
+
+/* Which jobs are handed over to threads. */
+enum spo_split {
+    SPO_SPLIT_WORTHWHILE = 0, /* those that gain */
+    SPO_SPLIT_ALL = 1,        /* those of any size, to see from where on they gain */
+    SPO_SPLIT_SMALLEST = 2    /* and cut into the smallest parts, for tests */
+};
+
+/* Not meant for use while a scratch or a kernel is in use. Sums of steps differ between them in the last
+ * bits, not with the number of workers. */
+int32_t spo_core_split(int32_t split);
+
 /* Finite, symmetric within 1e-12, diagonal zero within 1e-12? Writes the traits when all three hold. One
  * pass, O(n^2). */
-int32_t spo_core_scan(int64_t n, const double *knm, int32_t *traits);
+int32_t spo_core_scan(int64_t n, const double *knm, int32_t workers, int32_t *traits);
 
 /* The attention's sums as functions of the order parameters: Fourier series of each head's exponentials,
  * which depend on projections and temperatures alone (some milliseconds and 0.5 MB). A plan may be shared; it
@@ -42,7 +58,7 @@ int32_t spo_core_moments_pay(int64_t n, const spo_moments *plan, int64_t absent)
  * them does not see key 64 w + k, the diagonal apart. absent holds spo_core_absent_words; returns the number
  * of bits. O(n^2). */
 int64_t spo_core_absent_words(int64_t n);
-int64_t spo_core_find_absent(int64_t n, const double *knm, uint64_t *absent);
+int64_t spo_core_find_absent(int64_t n, const double *knm, int32_t workers, uint64_t *absent);
 
 /* Kuramoto-Daido order parameters: re + i im = sum_j exp(i k theta_j) for k = 0 ... count - 1, count a
  * multiple of 8. scratch holds spo_core_harmonic_scratch doubles. */
@@ -59,18 +75,19 @@ typedef struct spo_attention_path {
 } spo_attention_path;
 
 /* Doubles of scratch that spo_core_modulate and spo_core_factors need. */
-int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation, const spo_moments *moments);
+int64_t spo_core_modulation_scratch(int64_t n, const spo_modulation *modulation, const spo_moments *moments,
+                                    int32_t workers);
 
 /* K' into out, K already scanned; scratch of spo_core_modulation_scratch doubles, any alignment. */
 int32_t spo_core_modulate(int64_t n, const double *knm, int32_t traits, const double *theta,
-                          const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
-                          double *out);
+                          const spo_modulation *modulation, const spo_attention_path *path, int32_t workers,
+                          double *scratch, double *out);
 
 /* The unit outputs (n, d_model) of the attention. square is (n, n) scratch, needed only without
  * SPO_SYMMETRIC_PATTERN. */
 int32_t spo_core_factors(int64_t n, const double *knm, int32_t traits, const double *theta,
-                         const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
-                         double *square, double *factors);
+                         const spo_modulation *modulation, const spo_attention_path *path, int32_t workers,
+                         double *scratch, double *square, double *factors);
 
 /* The places of a sparse matrix: row i holds the entries start[i] ... start[i + 1] - 1 in ascending columns.
  * Where a function takes one, knm and alpha hold an entry each for these places; NULL means dense matrices.
@@ -83,11 +100,13 @@ typedef struct spo_sparse {
 
 /* spo_core_modulate and spo_core_factors on a sparse K that the caller has found symmetric, in pattern too.
  * O(edges). */
-int64_t spo_core_sparse_scratch(int64_t n, const spo_modulation *modulation);
+int64_t spo_core_sparse_scratch(int64_t n, const spo_modulation *modulation, int32_t workers);
 int32_t spo_core_modulate_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
-                                 const spo_modulation *modulation, double *scratch, double *out);
+                                 const spo_modulation *modulation, int32_t workers, double *scratch,
+                                 double *out);
 int32_t spo_core_factors_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
-                                const spo_modulation *modulation, double *scratch, double *factors);
+                                const spo_modulation *modulation, int32_t workers, double *scratch,
+                                double *factors);
 
 /* How a run walks the coupling. */
 enum spo_walk {
@@ -99,43 +118,45 @@ enum spo_walk {
 };
 
 /* Doubles of scratch that spo_core_run needs for this network and method. moments: see spo_attention_path;
- * NULL for sparse matrices. moments and walk are the same in all three calls. */
+ * NULL for sparse matrices. moments, walk and workers are the same in all calls for one scratch. */
 int64_t spo_core_run_scratch(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
-                             int64_t method, int32_t walk);
+                             int64_t method, int32_t walk, int32_t workers);
 
 /* Fills the part of scratch that depends on K and alpha alone; call anew when either changes. A walk that K
  * does not allow gives way to that of the whole matrix. Between runs the scratch takes the place of
  * spo_state.modulated where the walk is another one. */
 int32_t spo_core_prepare(const spo_network *network, const spo_sparse *sparse, const spo_moments *moments,
-                         int64_t method, int32_t walk, double *scratch);
+                         int64_t method, int32_t walk, int32_t workers, double *scratch);
 
 /* The walk that a prepared scratch takes. */
 int32_t spo_core_walk(double *scratch);
 
-/* spo_kuramoto_run on prepared scratch. */
+/* spo_kuramoto_run on prepared scratch, by the workers it was prepared for. */
 int32_t spo_core_run(const spo_network *network, const spo_sparse *sparse, const spo_integrator *integrator,
                      const spo_moments *moments, spo_state *state, int64_t n_steps, const spo_record *record,
                      double *scratch);
 
-/* Members that share dense K, lags and drive, each with frequencies, phases and perhaps a strength of its own.
+/* Members that share dense K, lags and drive, each with frequencies, phases and perhaps a strength of its
+ * own.
  */
 typedef struct spo_ensemble {
     int64_t members;
-    int64_t step;        /* steps taken by those that did not fail */
-    const double *omega; /* (members, n) */
+    int64_t step;         /* steps taken by those that did not fail */
+    const double *omega;  /* (members, n) */
     const double *lambda; /* (members): strengths of the modulation; NULL: that of the network */
-    double *theta;       /* (members, n): wrapped states; of a failed member the last good one */
-    int32_t *status;     /* (members) */
-    int64_t *steps;      /* (members): steps taken */
+    double *theta;        /* (members, n): wrapped states; of a failed member the last good one */
+    int32_t *status;      /* (members) */
+    int64_t *steps;       /* (members): steps taken */
 } spo_ensemble;
 
-/* n_steps of a fixed-step method for every member; with modulation the lag is uniform. record->theta is (rows, members, n), r
- * and psi are (steps + 1, members); rows of a failed member are NaN from then on. scratch as for
- * spo_core_run with SPO_WALK_WHOLE, prepared; room of spo_core_members_room doubles, kept between calls. */
-int64_t spo_core_members_room(const spo_network *network, int64_t members);
+/* n_steps of a fixed-step method for every member; with modulation the lag is uniform. record->theta is
+ * (rows, members, n), r and psi are (steps + 1, members); rows of a failed member are NaN from then on.
+ * scratch as for spo_core_run with SPO_WALK_WHOLE, prepared; room of spo_core_members_room doubles, kept
+ * between calls. */
+int64_t spo_core_members_room(const spo_network *network, int64_t members, int32_t workers);
 int32_t spo_core_run_members(const spo_network *network, const spo_integrator *integrator,
                              spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
-                             double *scratch, double *room);
+                             int32_t workers, double *scratch, double *room);
 
 /* Order parameter of each row of theta (rows, n). */
 int32_t spo_core_order_parameters(int64_t rows, int64_t n, const double *theta, double *r, double *psi);

@@ -45,13 +45,23 @@ INLINE void load_mirror(int64_t n, const double *knm, int64_t i, int64_t j, vd m
     v_transpose(mirror);
 }
 
-/* The common case: equal to its transpose bit for bit, and finite. One pass; tells whether an edge is
- * missing. */
-static int scan_exact(int64_t n, const double *knm, int *missing) {
+typedef struct {
+    int64_t n, rows;
+    const double *knm;
+    _Atomic int irregular, fault, differs, zero, one_sided;
+} coupling_scan;
+
+/* The common case: equal to its transpose bit for bit, and finite. One pass; tells whether it is not, and
+ * whether an edge is missing. */
+static void scan_exact(void *context, int64_t part, int32_t worker) {
+    coupling_scan *const scan = context;
     vi differs = {0}, zero = {0};
     vd excess = {0};
-    const int64_t whole = n - n % SPO_LANES;
-    for (int64_t i = 0; i < whole; i += SPO_LANES)
+    const double *knm = scan->knm;
+    const int64_t n = scan->n, whole = n - n % SPO_LANES, start = part * scan->rows;
+    const int64_t end = start + scan->rows < n ? start + scan->rows : n;
+    (void)worker;
+    for (int64_t i = start; i < end && i < whole; i += SPO_LANES)
         for (int64_t j = i; j < whole; j += SPO_LANES) {
             vd mirror[SPO_LANES];
             load_mirror(n, knm, i, j, mirror);
@@ -65,40 +75,50 @@ static int scan_exact(int64_t n, const double *knm, int *missing) {
             }
         }
     int different = v_any(differs != 0), absent = v_any(zero);
-    for (int64_t i = whole; i < n; ++i)
+    for (int64_t i = start > whole ? start : whole; i < end; ++i)
         for (int64_t j = 0; j < i; ++j) {
             const double a = knm[i * n + j];
             different |= a != knm[j * n + i];
             absent |= a == 0.0;
             excess += v_set(a - a);
         }
-    *missing = absent;
-    return !different && !v_any(excess != 0.0);
+    if (absent) scan->zero = 1;
+    if (different || v_any(excess != 0.0)) scan->irregular = 1;
 }
-
-typedef struct {
-    int fault, differs, zero, one_sided;
-} pair_findings;
 
 /* Any other matrix, pair by pair. */
-static pair_findings scan_pairs(int64_t n, const double *knm) {
-    pair_findings found = {0, 0, 0, 0};
-    for (int64_t i = 0; i < n; ++i)
+static void scan_pairs(void *context, int64_t part, int32_t worker) {
+    coupling_scan *const scan = context;
+    const double *knm = scan->knm;
+    const int64_t n = scan->n, start = part * scan->rows;
+    int fault = 0, differs = 0, zero = 0, one_sided = 0;
+    (void)worker;
+    for (int64_t i = start; i < start + scan->rows && i < n; ++i)
         for (int64_t j = 0; j < i; ++j) {
             const double a = knm[i * n + j], b = knm[j * n + i];
-            found.fault |= unequal(a, b);
-            found.differs |= a != b;
-            found.zero |= a == 0.0 || b == 0.0;
-            found.one_sided |= (a == 0.0) != (b == 0.0);
+            fault |= unequal(a, b);
+            differs |= a != b;
+            zero |= a == 0.0 || b == 0.0;
+            one_sided |= (a == 0.0) != (b == 0.0);
         }
-    return found;
+    if (fault) scan->fault = 1;
+    if (differs) scan->differs = 1;
+    if (zero) scan->zero = 1;
+    if (one_sided) scan->one_sided = 1;
 }
 
-static int32_t scan(int64_t n, const double *knm, int32_t *traits) {
-    pair_findings found = {0, 0, 0, 0};
-    if (!scan_exact(n, knm, &found.zero)) found = scan_pairs(n, knm);
-    for (int64_t i = 0; i < n; ++i) found.fault |= !(fabs(knm[i * n + i]) <= SYMMETRY_TOLERANCE);
-    if (found.fault) return coupling_fault(n, knm);
+static int32_t scan(int64_t n, const double *knm, int32_t workers, int32_t *traits) {
+    coupling_scan found = {.n = n, .rows = spo_rows_of_part(SCAN_ROWS), .knm = knm};
+    const int64_t parts = spo_parts(n, found.rows);
+    workers = spo_workers_from(workers, n, SCAN_FROM);
+    spo_share(parts, workers, scan_exact, &found);
+    if (found.irregular) {
+        found.zero = 0;
+        spo_share(parts, workers, scan_pairs, &found);
+    }
+    int fault = found.fault;
+    for (int64_t i = 0; i < n; ++i) fault |= !(fabs(knm[i * n + i]) <= SYMMETRY_TOLERANCE);
+    if (fault) return coupling_fault(n, knm);
     *traits = (found.differs ? 0 : SPO_EXACTLY_SYMMETRIC) | (found.zero ? 0 : SPO_ALL_EDGES) |
               (found.one_sided ? 0 : SPO_SYMMETRIC_PATTERN);
     return SPO_OK;
@@ -128,11 +148,21 @@ static void transpose(int64_t n, const double *knm, double *out) {
     mix_with_transpose(n, knm, out, 0.0, 1.0);
 }
 
-/* Where the edges of eight queries (bits of a block's words) are not all there: see spo_core_find_absent. */
-static int64_t find_absent(int64_t n, const double *knm, uint64_t *absent) {
-    const int64_t words = (n + 63) / 64;
+typedef struct {
+    int64_t n, rows;
+    const double *knm;
+    uint64_t *absent;
+    _Atomic int64_t count;
+} absent_search;
+
+static void find_absent_of(void *context, int64_t part, int32_t worker) {
+    absent_search *const search = context;
+    const double *knm = search->knm;
+    const int64_t n = search->n, words = (n + 63) / 64, start = part * search->rows;
+    uint64_t *absent = search->absent + start / SPO_PAD * words;
     int64_t count = 0;
-    for (int64_t i0 = 0; i0 < n; i0 += SPO_PAD, absent += words) {
+    (void)worker;
+    for (int64_t i0 = start; i0 < start + search->rows && i0 < n; i0 += SPO_PAD, absent += words) {
         const int64_t last = i0 + SPO_PAD < n ? i0 + SPO_PAD : n;
         memset(absent, 0, (size_t)words * sizeof *absent);
         for (int64_t j = 0; j < n; j += SPO_LANES) {
@@ -153,5 +183,13 @@ static int64_t find_absent(int64_t n, const double *knm, uint64_t *absent) {
                 }
         }
     }
-    return count;
+    search->count += count;
+}
+
+/* Where the edges of eight queries (bits of a block's words) are not all there: see spo_core_find_absent. */
+static int64_t find_absent(int64_t n, const double *knm, int32_t workers, uint64_t *absent) {
+    absent_search search = {.n = n, .rows = spo_rows_of_part(SCAN_ROWS), .knm = knm, .absent = absent};
+    workers = spo_workers_from(workers, n, SCAN_FROM);
+    spo_share(spo_parts(n, search.rows), workers, find_absent_of, &search);
+    return search.count;
 }

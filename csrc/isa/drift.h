@@ -84,27 +84,27 @@ INLINE void pull_rows(int64_t n, const int rows, const int lag, const int ahead,
     }
 }
 
-INLINE void pull_all(int64_t n, const int lag, const double *k, const double *l, const double *s,
-                     const double *c, double *pull, double *push) {
+/* Rows i ... end - 1. */
+INLINE void pull_range(int64_t n, int64_t i, int64_t end, const int lag, const double *k, const double *l,
+                       const double *s, const double *c, double *pull, double *push) {
     const int64_t below = lag ? n : 0; /* from one row of l to the next, where it is read */
-    int64_t i = 0;
-    for (; n <= FETCH_AHEAD_LIMIT && i + 8 <= n; i += 4)
+    for (; n <= FETCH_AHEAD_LIMIT && i + 4 <= end && i + 8 <= n; i += 4)
         pull_rows(n, 4, lag, 1, k + i * n, l + i * below, s, c, pull + i, push + i);
-    for (; i + 4 <= n; i += 4) pull_rows(n, 4, lag, 0, k + i * n, l + i * below, s, c, pull + i, push + i);
-    for (; i < n; ++i) pull_rows(n, 1, lag, 0, k + i * n, l + i * below, s, c, pull + i, push + i);
+    for (; i + 4 <= end; i += 4) pull_rows(n, 4, lag, 0, k + i * n, l + i * below, s, c, pull + i, push + i);
+    for (; i < end; ++i) pull_rows(n, 1, lag, 0, k + i * n, l + i * below, s, c, pull + i, push + i);
 }
 
-/* sin and cos of padded phases; zeros behind the n-th, so that sums over whole vectors are sums over
- * oscillators. */
-static void sincos_padded(int64_t n, const double *theta, double *sine, double *cosine) {
-    const int64_t padded = spo_padded(n);
-    for (int64_t i = 0; i < padded; i += SPO_LANES) {
+/* sin and cos of padded phases from ... to - 1, whole vectors; zeros behind the n-th, so that sums over whole
+ * vectors are sums over oscillators. */
+static void sincos_padded(int64_t n, int64_t from, int64_t to, const double *theta, double *sine,
+                          double *cosine) {
+    for (int64_t i = from; i < to; i += SPO_LANES) {
         vd s, c;
         v_sincos(v_load(theta + i), &s, &c);
         v_store(sine + i, s);
         v_store(cosine + i, c);
     }
-    for (int64_t i = n; i < padded; ++i) sine[i] = cosine[i] = 0.0;
+    for (int64_t i = n > from ? n : from; i < to; ++i) sine[i] = cosine[i] = 0.0;
 }
 
 /* The constants of the drift: the turn of a uniform lag, and zeta sin(psi - theta) = drive_sine cos theta -
@@ -135,44 +135,80 @@ static int pull_walk(const spo_network *network, const spo_run_scratch *w) {
               .s = w->sine,
               .c = w->cosine,
               .pull = w->pull,
-              .push = w->push};
-    const int kept = w->prepared->walk == SPO_WALK_KEPT;
-    if (m && (w->fresh || !kept)) {
+              .push = w->push,
+              .kind = kind,
+              .sums = w->part_sums};
+    const int kept = w->prepared->walk == SPO_WALK_KEPT, fused = m && (w->fresh || !kept);
+    if (fused) {
         p.d_model = m->d_model;
         p.u = w->prepared->unit;
         p.base = 1.0 + 0.5 * m->lambda;
         if (kept) p.keep = w->kept, p.keep_l = w->kept_lag;
-        walk_fused(&p, kind);
-    } else {
-        if (m) p.k = w->kept, p.l = w->kept_lag;
-        walk_kept(&p, kind);
+    } else if (m) {
+        p.k = w->kept, p.l = w->kept_lag;
     }
+    walk_all(&p, fused, w->workers);
     return kind == SINES;
+}
+
+/* f_i of whole vectors of oscillators from P and Q. */
+INLINE void close_range(const spo_run_scratch *w, int64_t from, int64_t to, double *f) {
+    const double *s = w->sine, *c = w->cosine;
+    for (int64_t i = from; i < to; i += SPO_LANES)
+        v_store(f + i, close_drift(w, v_load(w->pull + i), v_load(w->push + i), v_load(s + i), v_load(c + i),
+                                   v_load(w->omega + i)));
+}
+
+/* f of rows from ... to - 1, one by one. */
+INLINE void drift_range(int64_t n, int64_t from, int64_t to, const double *knm, const spo_run_scratch *w,
+                        double *f) {
+    const double *s = w->sine, *c = w->cosine;
+    if (w->sparse)
+        pull_sparse(from, to, w->sparse, w->lag_cosine ? w->lag_cosine : knm, w->lag_sine,
+                    (const v2 *)w->pairs, w->pull, w->push);
+    else if (w->lag_cosine)
+        pull_range(n, from, to, 1, w->lag_cosine, w->lag_sine, s, c, w->pull, w->push);
+    else
+        pull_range(n, from, to, 0, knm, knm, s, c, w->pull, w->push);
+    close_range(w, from, to == n ? spo_padded(n) : to, f);
+}
+
+typedef struct {
+    const double *knm;
+    const spo_run_scratch *w;
+    double *f;
+    int64_t n, rows;
+} row_drift;
+
+static SPO_APART void drift_rows(void *context, int64_t part, int32_t worker) {
+    const row_drift *job = context;
+    const int64_t from = part * job->rows, to = from + job->rows < job->n ? from + job->rows : job->n;
+    (void)worker;
+    drift_range(job->n, from, to, job->knm, job->w, job->f);
+}
+
+static SPO_APART void drift_rows_alone(int64_t n, const double *knm, const spo_run_scratch *w, double *f) {
+    drift_range(n, 0, n, knm, w, f);
 }
 
 /* f at the phases whose sine and cosine stand in the scratch; knm is K or K' in force. */
 static void drift(const spo_network *network, const double *knm, const spo_run_scratch *w, double *f) {
     const int64_t n = network->n, padded = spo_padded(n);
-    const double *s = w->sine, *c = w->cosine;
-    if (w->prepared->walk != SPO_WALK_WHOLE) {
-        if (pull_walk(network, w)) {
-            for (int64_t i = 0; i < padded; i += SPO_LANES) {
-                const vd drive =
-                    v_fma(v_load(c + i), v_set(w->drive_sine), -(v_load(s + i) * w->drive_cosine));
-                v_store(f + i, v_load(w->omega + i) + (v_load(w->pull + i) + drive));
-            }
-            return;
+    if (w->prepared->walk == SPO_WALK_WHOLE) {
+        row_drift job = {knm, w, f, n, spo_rows_of_part(w->sparse ? EDGE_ROWS : DRIFT_ROWS)};
+        const int32_t workers = w->sparse ? spo_workers_from(w->workers, w->entries, PASS_EDGES_FROM)
+                                          : spo_workers_from(w->workers, n, DRIFT_FROM);
+        if (workers == 1)
+            drift_rows_alone(n, knm, w, f);
+        else
+            spo_pool_run(spo_parts(n, job.rows), workers, drift_rows, &job);
+    } else if (pull_walk(network, w)) {
+        for (int64_t i = 0; i < padded; i += SPO_LANES) {
+            const vd drive =
+                v_fma(v_load(w->cosine + i), v_set(w->drive_sine), -(v_load(w->sine + i) * w->drive_cosine));
+            v_store(f + i, v_load(w->omega + i) + (v_load(w->pull + i) + drive));
         }
-    } else if (w->sparse) {
-        interleave(n, s, c, (v2 *)w->pairs);
-        pull_sparse(n, w->sparse, w->lag_cosine ? w->lag_cosine : knm, w->lag_sine, (const v2 *)w->pairs,
-                    w->pull, w->push);
-    } else if (w->lag_cosine) {
-        pull_all(n, 1, w->lag_cosine, w->lag_sine, s, c, w->pull, w->push);
     } else {
-        pull_all(n, 0, knm, knm, s, c, w->pull, w->push);
+        close_range(w, 0, padded, f);
     }
-    for (int64_t i = 0; i < padded; i += SPO_LANES)
-        v_store(f + i, close_drift(w, v_load(w->pull + i), v_load(w->push + i), v_load(s + i), v_load(c + i),
-                                   v_load(w->omega + i)));
 }

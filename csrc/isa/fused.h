@@ -27,6 +27,8 @@ typedef struct {
     double base;           /* 1 + lambda / 2 */
     const double *s, *c;   /* (padded) */
     double *pull, *push;   /* (padded): P and Q; of the sines pull alone */
+    int kind;
+    double *sums; /* (parts, 2, padded): P and Q of each part, where pairs are visited once */
 } walk;
 
 enum {
@@ -145,9 +147,47 @@ INLINE int64_t packed_vectors(int64_t n, const int pairs, int64_t i) {
     return (n - (pairs ? i : 0) + SPO_LANES - 1) / SPO_LANES;
 }
 
-INLINE void clear_sums(const walk *p, const int kind) {
-    if (kind != LAGGED) memset(p->pull, 0, (size_t)p->padded * sizeof(double));
-    if (kind == PAIRS) memset(p->push, 0, (size_t)p->padded * sizeof(double));
+/* Where the block of rows from i on begins in the packed matrix. */
+INLINE int64_t packed_place(int64_t n, const int pairs, int64_t i) {
+    const int64_t blocks = i / TILE_ROWS, less = pairs ? TILE_ROWS / SPO_LANES : 0;
+    return TILE_VECTOR * (blocks * packed_vectors(n, 0, 0) - less * (blocks * (blocks - 1) / 2));
+}
+
+/* First row of a part of `parts`: the pairs of earlier rows are its share of all. */
+INLINE int64_t pair_row(int64_t n, int64_t parts, int64_t part) {
+    if (part == 0) return 0;
+    if (part == parts) return n;
+    const double left = sqrt((double)(parts - part) / (double)parts);
+    return (int64_t)((double)n * (1.0 - left)) / SPO_PAD * SPO_PAD;
+}
+
+/* The rows of a part of a walk, the walk with its own sums of columns, and these cleared. */
+INLINE walk walk_of(const walk *all, const int kind, int64_t part, int64_t *start, int64_t *end) {
+    walk p = *all;
+    if (kind == LAGGED) {
+        const int64_t rows = spo_rows_of_part(WALK_ROWS);
+        *start = part * rows;
+        *end = *start + rows < p.n ? *start + rows : p.n;
+        return p;
+    }
+    const int64_t parts = spo_pair_parts(p.n);
+    *start = pair_row(p.n, parts, part);
+    *end = pair_row(p.n, parts, part + 1);
+    if (part > 0) p.pull = p.sums + (part - 1) * 2 * p.padded, p.push = p.pull + p.padded;
+    memset(p.pull + *start, 0, (size_t)(p.padded - *start) * sizeof(double));
+    if (kind == PAIRS) memset(p.push + *start, 0, (size_t)(p.padded - *start) * sizeof(double));
+    return p;
+}
+
+/* The sums of all parts, in their order. */
+static void join_pairs(const walk *p) {
+    const int64_t parts = spo_pair_parts(p->n);
+    const double *sums = p->sums;
+    for (int64_t part = 1; part < parts; ++part, sums += 2 * p->padded)
+        for (int64_t j = pair_row(p->n, parts, part); j < p->padded; j += SPO_LANES) {
+            v_store(p->pull + j, v_load(p->pull + j) + v_load(sums + j));
+            if (p->kind == PAIRS) v_store(p->push + j, v_load(p->push + j) + v_load(sums + p->padded + j));
+        }
 }
 
 /* The sums of rows i ... over their lanes; with what earlier rows have left there, where pairs were visited.
@@ -161,12 +201,15 @@ INLINE void close_rows(const walk *p, const int kind, int64_t i, const row_sums 
         }
 }
 
-/* All sums, with the factor; K' is kept where there is room for it. */
-static void walk_fused(const walk *p, int kind) {
+/* The sums of a part, with the factor; K' is kept where there is room for it. */
+static void walk_fused(void *context, int64_t part, int32_t worker) {
+    const int kind = ((const walk *)context)->kind;
+    int64_t start, end;
+    const walk own_walk = walk_of(context, kind, part, &start, &end), *p = &own_walk;
     fused_tiles *const *tile = fused_choices[kind][p->d_model == 8];
-    int64_t at = 0;
-    clear_sums(p, kind);
-    for (int64_t i = 0; i < p->n; i += TILE_ROWS) {
+    int64_t at = packed_place(p->n, kind != LAGGED, start);
+    (void)worker;
+    for (int64_t i = start; i < end; i += TILE_ROWS) {
         row_sums own = {{{0}}};
         int64_t left = packed_vectors(p->n, kind != LAGGED, i), j = kind != LAGGED ? i : 0;
         for (; left > 0; left -= TILE_WIDE, j += TILE_WIDE * SPO_LANES) {
@@ -178,11 +221,13 @@ static void walk_fused(const walk *p, int kind) {
     }
 }
 
-/* All sums with the matrix as it is. */
-INLINE void walk_packed(const walk *p, const int kind) {
-    const double *k = p->k, *l = p->l;
-    clear_sums(p, kind);
-    for (int64_t i = 0; i < p->n; i += TILE_ROWS) {
+/* The sums of a part with the matrix as it is. */
+INLINE void walk_packed(const walk *all, const int kind, int64_t part) {
+    int64_t start, end;
+    const walk own_walk = walk_of(all, kind, part, &start, &end), *p = &own_walk;
+    const int64_t place = packed_place(p->n, kind != LAGGED, start);
+    const double *k = p->k + place, *l = p->l;
+    for (int64_t i = start; i < end; i += TILE_ROWS) {
         row_sums own = {{{0}}};
         vd si[TILE_ROWS], ci[TILE_ROWS];
         for (int r = 0; r < TILE_ROWS; ++r) si[r] = v_set(p->s[i + r]), ci[r] = v_set(p->c[i + r]);
@@ -205,12 +250,23 @@ INLINE void walk_packed(const walk *p, const int kind) {
     }
 }
 
-static __attribute__((noinline)) void walk_kept(const walk *p, int kind) {
-    switch (kind) {
-    case LAGGED: walk_packed(p, LAGGED); break;
-    case PAIRS: walk_packed(p, PAIRS); break;
-    default: walk_packed(p, SINES);
+static void walk_kept(void *context, int64_t part, int32_t worker) {
+    const walk *p = context;
+    (void)worker;
+    switch (p->kind) {
+    case LAGGED: walk_packed(p, LAGGED, part); break;
+    case PAIRS: walk_packed(p, PAIRS, part); break;
+    default: walk_packed(p, SINES, part);
     }
+}
+
+/* All sums of a walk. */
+static void walk_all(walk *p, int fused, int32_t workers) {
+    const int64_t parts =
+        p->kind == LAGGED ? spo_parts(p->n, spo_rows_of_part(WALK_ROWS)) : spo_pair_parts(p->n);
+    const int32_t crew = spo_workers_from(workers, p->n, fused ? FUSED_FROM : KEPT_FROM);
+    spo_share(parts, crew, fused ? walk_fused : walk_kept, p);
+    if (p->kind != LAGGED) join_pairs(p);
 }
 
 /* knm packed; pairs: what lies above the diagonal alone. */

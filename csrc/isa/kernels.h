@@ -6,10 +6,7 @@
 #include <math.h>
 
 #include "../include/spo_fast_core.h"
-
-#define SPO_PAD 8
-
-static inline int64_t spo_padded(int64_t n) { return (n + SPO_PAD - 1) / SPO_PAD * SPO_PAD; }
+#include "shares.h"
 
 /* The first address from p on that vectors of every instruction set like. */
 static inline double *spo_aligned(double *p) { return (double *)(((uintptr_t)p + 63) & ~(uintptr_t)63); }
@@ -19,7 +16,8 @@ typedef struct spo_prepared {
     int32_t traits; /* of K, when it is dense and modulated */
     int32_t wanted; /* walk that the scratch is laid out for */
     int32_t walk;   /* and the one that K allows */
-    double *unit;   /* unit outputs in force, unless K' is; NULL: none yet */
+    int32_t workers;
+    double *unit; /* unit outputs in force, unless K' is; NULL: none yet */
 } spo_prepared;
 
 /* Where a run keeps what it needs; made from the caller's scratch by spo_run_layout (kuramoto.c). */
@@ -28,6 +26,7 @@ typedef struct spo_run_scratch {
     double *theta, *next, *stage;      /* (padded): state, candidate, argument of a stage */
     double *sine, *cosine;             /* (padded) of the last argument */
     double *pull, *push;               /* (padded): P and Q of f = omega + cos P - sin Q + drive */
+    double *part_sums;                 /* (parts, 2, padded): P and Q of parts of a walk over pairs */
     double *slopes;                    /* (stages, padded) */
     double *lag_cosine, *lag_sine;     /* (n, n): K cos alpha and K sin alpha; NULL when the lag is uniform */
     double *alpha_cosine, *alpha_sine; /* (n, n): cos alpha and sin alpha, kept only when K changes too */
@@ -42,6 +41,7 @@ typedef struct spo_run_scratch {
         *packed_lag;         /* K as isa/fused.h walks it; with a lag a pair K cos alpha and K sin alpha */
     double *kept, *kept_lag; /* K' likewise */
     int fresh;               /* K' in force is not kept yet, set by a run */
+    int32_t workers;
     double turn_cosine, turn_sine, drive_sine, drive_cosine; /* constants of the drift, set by a run */
 } spo_run_scratch;
 
@@ -137,26 +137,28 @@ typedef struct spo_kernels {
     void (*exp)(int64_t n, const double *x, double *y);
     void (*exp2)(int64_t n, const double *x, double *y); /* -1021 <= x <= 1023 */
     void (*sincos)(int64_t n, const double *x, double *sine, double *cosine);
-    int32_t (*scan)(int64_t n, const double *knm, int32_t *traits);
-    int64_t (*find_absent)(int64_t n, const double *knm, uint64_t *absent);
+    int32_t (*scan)(int64_t n, const double *knm, int32_t workers, int32_t *traits);
+    int64_t (*find_absent)(int64_t n, const double *knm, int32_t workers, uint64_t *absent);
     void (*symmetrise)(int64_t n, const double *knm, double *out);
     void (*transpose)(int64_t n, const double *knm, double *out);
     int32_t (*units)(int64_t n, const double *knm, int32_t traits, const double *theta,
-                     const spo_modulation *modulation, double *scratch, double **unit);
+                     const spo_modulation *modulation, int32_t workers, double *scratch, double **unit);
     int32_t (*units_moments)(int64_t n, const double *knm, const double *theta,
                              const spo_modulation *modulation, const spo_moments *plan,
-                             const uint64_t *absent, int64_t *redone, double *scratch, double **unit);
-    int (*harmonic_sums)(int64_t n, int64_t count, const double *theta, double *first, double *sums,
-                         double *re, double *im);
-    void (*scale)(int64_t n, const double *knm, int exact, const spo_modulation *modulation, double *unit,
-                  double *out);
+                             const uint64_t *absent, int64_t *redone, int32_t workers, double *scratch,
+                             double **unit);
+    int (*harmonic_sums)(int64_t n, int64_t count, const double *theta, double *scratch, double *re,
+                         double *im);
+    void (*scale)(int64_t n, const double *knm, int exact, const spo_modulation *modulation, int32_t workers,
+                  double *unit, double *out);
     int32_t (*units_sparse)(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
-                            const spo_modulation *modulation, double *scratch, double **unit);
+                            const spo_modulation *modulation, int32_t workers, double *scratch,
+                            double **unit);
     void (*scale_sparse)(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
-                         const double *unit, double *out);
+                         int32_t workers, const double *unit, double *out);
     void (*run_members)(const spo_network *network, const spo_integrator *integrator,
                         const spo_ensemble *ensemble, int64_t n_steps, const spo_record *record,
-                        const spo_run_scratch *scratch, double *room);
+                        int32_t workers, const spo_run_scratch *scratch, double *room);
     void (*pack)(int64_t n, const double *knm, int pairs, double *packed);
     int (*mirrored)(int64_t n, const double *knm);
     void (*order)(int64_t n, const double *theta, double *sine_sum, double *cosine_sum);
@@ -179,13 +181,28 @@ const spo_kernels *spo_kernels_in_use(void);
 
 /* Unit outputs (d_model, padded), somewhere in scratch. K has a symmetric pattern. (modulation.c) */
 int32_t spo_unit_outputs(int64_t n, const double *knm, int32_t traits, const double *theta,
-                         const spo_modulation *modulation, const spo_attention_path *path, double *scratch,
-                         double **unit);
+                         const spo_modulation *modulation, const spo_attention_path *path, int32_t workers,
+                         double *scratch, double **unit);
+
+/* Doubles that each worker of an attention has of its own: outputs of a block of queries, a head's vectors,
+ * its longest keys (isa/modulation.h). */
+static inline int64_t spo_attention_own(const spo_modulation *m) {
+    return SPO_PAD * (m->d_model + 2 * (m->d_model / m->n_heads)) + spo_padded(m->n_heads);
+}
+
+/* And of an attention along edges beside that (isa/sparse.h). */
+static inline int64_t spo_edges_own(int64_t n, const spo_modulation *m) {
+    return 2 * SPO_PAD * m->d_model + spo_padded(m->d_model) + 2 * spo_padded(n) + SPO_PAD;
+}
 
 /* Doubles of scratch from which the members of a block make their K'; a block has at most SPO_PAD. */
 static inline int64_t spo_members_modulation(int64_t n, const spo_modulation *m) {
     return (4 * n * m->d_model + m->d_model + m->n_heads) * SPO_PAD;
 }
+
+/* Doubles of the room of members that each worker has of its own; after them the K' of all (isa/members.h).
+ */
+int64_t spo_members_own(const spo_network *network);
 
 /* Are sizes, pointers and numbers of a modulation in their ranges? (modulation.c) */
 int spo_modulation_acceptable(int64_t n, const spo_modulation *modulation);

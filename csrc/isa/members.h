@@ -166,15 +166,13 @@ static member_modulation modulation_of(const spo_network *network, const spo_ens
 /* The next n_steps steps of members m ... m + count - 1 of all. */
 static void run_block(const spo_network *network, const spo_integrator *integrator, const spo_ensemble *all,
                       int64_t m, int64_t count, int64_t n_steps, const spo_record *record,
-                      const spo_run_scratch *w, double *room) {
+                      const spo_run_scratch *w, double *coupling, double *room) {
     const int64_t n = network->n;
     member_block b = block_layout(n, room);
     member_modulation modulation;
     if (network->modulation) {
         double *const arrays = b.slopes + spo_tableaux[SPO_RK4].stages * n * SPO_LANES;
-        double *const couplings = arrays + spo_members_modulation(n, network->modulation);
-        modulation =
-            modulation_of(network, all, m, count, w->prepared->traits, arrays, couplings + m * n * n);
+        modulation = modulation_of(network, all, m, count, w->prepared->traits, arrays, coupling);
         b.modulation = &modulation;
     }
     vi alive = {0};
@@ -207,14 +205,39 @@ static void run_block(const spo_network *network, const spo_integrator *integrat
     scatter_members(n, count, b.theta, (vi)((vd){0} == 0.0), all->theta + m * n);
 }
 
+typedef struct {
+    const spo_network *network;
+    const spo_integrator *integrator;
+    const spo_ensemble *all;
+    int64_t n_steps;
+    const spo_record *record;
+    const spo_run_scratch *w;
+    double *room;
+    int32_t workers;
+} members_run;
+
+static void run_block_of(void *context, int64_t part, int32_t worker) {
+    const members_run *job = context;
+    const spo_network *network = job->network;
+    const int64_t m = part * SPO_LANES, left = job->all->members - m, n = network->n;
+    double *const own = job->room + worker * spo_members_own(network), *const couplings =
+                                                                           job->room +
+                                                                           job->workers *
+                                                                               spo_members_own(network);
+    run_block(network, job->integrator, job->all, m, left < SPO_LANES ? left : SPO_LANES, job->n_steps,
+              job->record, job->w, couplings + m * n * n, own);
+}
+
 static void run_members(const spo_network *network, const spo_integrator *integrator, const spo_ensemble *all,
-                        int64_t n_steps, const spo_record *record, const spo_run_scratch *scratch,
-                        double *room) {
+                        int64_t n_steps, const spo_record *record, int32_t workers,
+                        const spo_run_scratch *scratch, double *room) {
     spo_run_scratch w = *scratch;
+    const int64_t blocks = spo_parts(all->members, SPO_LANES);
+    const double entry = network->modulation ? 30.0 : 1.0; /* work for it, in those of a drift */
+    const double work = entry * (double)(network->n * network->n) * (double)blocks * (double)n_steps;
+    members_run job = {network, integrator, all, n_steps, record, &w, room, workers};
     set_constants(network, &w);
-    for (int64_t m = 0; m < all->members; m += SPO_LANES) {
-        const int64_t left = all->members - m;
-        run_block(network, integrator, all, m, left < SPO_LANES ? left : SPO_LANES, n_steps, record, &w,
-                  room);
-    }
+    if (blocks > 0)
+        spo_share(blocks, work < MEMBERS_FROM && !spo_splits(SPO_SPLIT_ALL) ? 1 : workers, run_block_of,
+                  &job);
 }

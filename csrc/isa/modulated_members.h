@@ -132,8 +132,8 @@ static void member_units(const member_modulation *a) {
     for (int64_t h = 0; h < m->n_heads; ++h) {
         const int64_t weights = h * m->d_model * a->width, rows = h * a->width * a->size;
         const double scale = LOG2_E / (sqrt((double)a->width) * m->temperature[h]);
-        project(a->size, m->d_model, a->width, a->x, m->w_q + weights, m->w_k + weights, m->w_v + weights,
-                scale, a->q + rows, a->k + rows, a->v + rows);
+        project(a->size, 0, a->size, m->d_model, a->width, a->x, m->w_q + weights, m->w_k + weights,
+                m->w_v + weights, scale, a->q + rows, a->k + rows, a->v + rows);
         longest[h] = longest_key(a, a->k + rows);
     }
     const vd root = v_sqrt(a->half);

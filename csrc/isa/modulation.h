@@ -27,11 +27,13 @@ typedef struct {
     double block_size; /* as a double: |i - j| up to it is seen */
 } attention_head;
 
-/* x_2m = cos((m + 1) theta), x_2m+1 = sin((m + 1) theta), by the addition theorem from the first pair. Not
- * finite: returns 1. */
-static int harmonics(int64_t n, int64_t padded, int64_t d_model, const double *theta, double *x) {
+/* x_2m = cos((m + 1) theta), x_2m+1 = sin((m + 1) theta), by the addition theorem from the first pair, for
+ * oscillators from ... to - 1, whole vectors. Not finite: returns 1. */
+static SPO_APART int harmonics(int64_t n, int64_t from, int64_t to, int64_t d_model, const double *theta,
+                               double *x) {
+    const int64_t padded = spo_padded(n);
     vd excess = {0};
-    for (int64_t i = 0; i < padded; i += SPO_LANES) {
+    for (int64_t i = from; i < to; i += SPO_LANES) {
         const int64_t left = n - i;
         const vd phase = left >= SPO_LANES ? v_load(theta + i) : v_load_first(theta + i, left > 0 ? left : 0);
         excess += phase - phase;
@@ -58,13 +60,14 @@ INLINE vd projected(const int64_t d_model, const int64_t width, int64_t padded, 
     return sum;
 }
 
-/* q = scale x W_Q, k = x W_K, v = x W_V for one head: rows (width, padded), weights (d_model, width). Returns
- * the length of the longest key. */
-INLINE double project_rows(const int64_t d_model, const int64_t width, int64_t padded, const double *x,
-                           const double *w_q, const double *w_k, const double *w_v, double scale,
-                           double *restrict q, double *restrict k, double *restrict v) {
+/* q = scale x W_Q, k = x W_K, v = x W_V for one head and the same oscillators: rows (width, padded), weights
+ * (d_model, width). Returns the length of the longest key. */
+INLINE double project_rows(const int64_t d_model, const int64_t width, int64_t padded, int64_t from,
+                           int64_t to, const double *x, const double *w_q, const double *w_k,
+                           const double *w_v, double scale, double *restrict q, double *restrict k,
+                           double *restrict v) {
     vd longest = {0};
-    for (int64_t i = 0; i < padded; i += SPO_LANES) {
+    for (int64_t i = from; i < to; i += SPO_LANES) {
         vd length = {0};
         for (int64_t e = 0; e < width; ++e) {
             const vd key = projected(d_model, width, padded, x + i, w_k, e);
@@ -78,11 +81,12 @@ INLINE double project_rows(const int64_t d_model, const int64_t width, int64_t p
     return sqrt(v_largest(longest));
 }
 
-static SPO_APART double project(int64_t padded, int64_t d_model, int64_t width, const double *x,
-                                const double *w_q, const double *w_k, const double *w_v, double scale,
-                                double *q, double *k, double *v) {
-    if (d_model == 8 && width == 2) return project_rows(8, 2, padded, x, w_q, w_k, w_v, scale, q, k, v);
-    return project_rows(d_model, width, padded, x, w_q, w_k, w_v, scale, q, k, v);
+static SPO_APART double project(int64_t padded, int64_t from, int64_t to, int64_t d_model, int64_t width,
+                                const double *x, const double *w_q, const double *w_k, const double *w_v,
+                                double scale, double *q, double *k, double *v) {
+    return d_model == 8 && width == 2
+               ? project_rows(8, 2, padded, from, to, x, w_q, w_k, w_v, scale, q, k, v)
+               : project_rows(d_model, width, padded, from, to, x, w_q, w_k, w_v, scale, q, k, v);
 }
 
 /* The queries of lane block i0 that see key j: an edge, within the band. The diagonal is left to the caller.
@@ -220,33 +224,81 @@ typedef struct {
     int64_t n, padded, d_model, width;
     double reach; /* of a band, as a double; n: none */
     const double *knm;
-    double *x, *q, *k, *v, *longest, *y, *room;
+    double *x, *q, *k, *v;
+    double *longest, *y, *room; /* of one worker; the longest keys of all are those of the first */
+    int32_t workers;
     int projected;
 } attention;
 
-/* Four lines from x on, the rest from `rest` on. */
-static attention attention_in(int64_t n, const double *knm, const spo_modulation *m, double reach, double *x,
-                              double *rest) {
+/* Four lines from x on, what workers have of their own from `own` on. */
+static attention attention_in(int64_t n, const double *knm, const spo_modulation *m, double reach,
+                              int32_t workers, double *x, double *own) {
     const int64_t line = m->d_model * spo_padded(n);
     attention a = {.n = n, .padded = spo_padded(n), .d_model = m->d_model, .width = m->d_model / m->n_heads};
-    a.reach = reach, a.knm = knm;
+    a.reach = reach, a.knm = knm, a.workers = workers;
     a.x = x, a.q = x + line, a.k = a.q + line, a.v = a.k + line;
-    a.longest = rest, a.y = rest + spo_padded(m->n_heads), a.room = a.y + m->d_model * SPO_PAD;
+    a.y = own, a.room = a.y + m->d_model * SPO_PAD, a.longest = a.room + 2 * a.width * SPO_PAD;
     return a;
 }
 
-/* Everything of all heads, once. Phases that are not finite: returns 1. */
-static SPO_APART int project_all(const spo_modulation *m, const double *theta, attention *a) {
-    if (a->projected) return 0;
-    if (harmonics(a->n, a->padded, a->d_model, theta, a->x)) return 1;
+/* The same for another worker. */
+INLINE attention attention_of(const attention *first, const spo_modulation *m, int32_t worker) {
+    const int64_t offset = worker * spo_attention_own(m);
+    attention a = *first;
+    a.y += offset, a.room += offset;
+    return a;
+}
+
+typedef struct {
+    const spo_modulation *m;
+    const double *theta;
+    const attention *a;
+    int64_t rows;
+    double *records; /* NULL, or (n, 3 d_model): the projections by oscillator, see sparse.h */
+    _Atomic int bad;
+} projection;
+
+static void to_records(int64_t count, int64_t padded, int64_t width, const double *rows, double *records);
+
+static SPO_APART void project_part(void *context, int64_t part, int32_t worker) {
+    projection *const job = context;
+    const spo_modulation *m = job->m;
+    const attention *a = job->a;
+    const int64_t from = part * job->rows, to = from + job->rows < a->padded ? from + job->rows : a->padded;
+    double *longest = a->longest + worker * spo_attention_own(m);
+    if (harmonics(a->n, from, to, a->d_model, job->theta, a->x)) {
+        job->bad = 1;
+        return;
+    }
     for (int64_t h = 0; h < m->n_heads; ++h) {
         const int64_t weights = h * a->d_model * a->width, rows = h * a->width * a->padded;
         const double scale = LOG2_E / (sqrt((double)a->width) * m->temperature[h]);
-        a->longest[h] = project(a->padded, a->d_model, a->width, a->x, m->w_q + weights, m->w_k + weights,
-                                m->w_v + weights, scale, a->q + rows, a->k + rows, a->v + rows);
+        const double length =
+            project(a->padded, from, to, a->d_model, a->width, a->x, m->w_q + weights, m->w_k + weights,
+                    m->w_v + weights, scale, a->q + rows, a->k + rows, a->v + rows);
+        if (length > longest[h]) longest[h] = length;
     }
+    if (job->records)
+        to_records((to < a->n ? to : a->n) - from, a->padded, 3 * a->d_model, a->q + from,
+                   job->records + from * 3 * a->d_model);
+}
+
+/* Everything of all heads, once. Phases that are not finite: returns 1. */
+static SPO_APART int project_all(const spo_modulation *m, const double *theta, attention *a,
+                                 double *records) {
+    projection job = {.m = m, .theta = theta, .a = a, .records = records};
+    const int64_t own = spo_attention_own(m);
+    if (a->projected) return 0;
+    for (int32_t worker = 0; worker < a->workers; ++worker)
+        for (int64_t h = 0; h < m->n_heads; ++h) a->longest[worker * own + h] = 0;
+    job.rows = spo_rows_of_part(PROJECT_ROWS);
+    spo_share(spo_parts(a->padded, job.rows), spo_workers_from(a->workers, a->n, PROJECT_FROM), project_part,
+              &job);
+    for (int32_t worker = 1; worker < a->workers; ++worker)
+        for (int64_t h = 0; h < m->n_heads; ++h)
+            if (a->longest[worker * own + h] > a->longest[h]) a->longest[h] = a->longest[worker * own + h];
     a->projected = 1;
-    return 0;
+    return job.bad;
 }
 
 INLINE attention_head head_of(const attention *a, int64_t h) {
@@ -264,17 +316,34 @@ static void direct_units(const spo_modulation *m, int masked, int64_t i0, const 
     unit_outputs(a->d_model, a->padded, a->y, m->w_o, unit + i0);
 }
 
+typedef struct {
+    const spo_modulation *m;
+    const attention *a;
+    int64_t rows;
+    int masked;
+    double *unit;
+} direct_attention;
+
+static void direct_part(void *context, int64_t part, int32_t worker) {
+    const direct_attention *job = context;
+    const attention a = attention_of(job->a, job->m, worker);
+    const int64_t start = part * job->rows;
+    for (int64_t i0 = start; i0 < start + job->rows && i0 < a.n; i0 += SPO_LANES)
+        direct_units(job->m, job->masked, i0, &a, job->unit);
+}
+
 /* Unit outputs (d_model, padded) of all oscillators, somewhere in scratch. knm has a symmetric pattern (or is
  * the transpose). */
 static int32_t units(int64_t n, const double *knm, int32_t traits, const double *theta,
-                     const spo_modulation *modulation, double *scratch, double **unit) {
+                     const spo_modulation *modulation, int32_t workers, double *scratch, double **unit) {
     const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
-    const int masked = reach < n - 1 || !(traits & SPO_ALL_EDGES);
-    double *x = spo_aligned(scratch), *rest = x + 4 * modulation->d_model * spo_padded(n);
-    attention a = attention_in(n, knm, modulation, (double)reach, x, rest);
-    if (project_all(modulation, theta, &a)) return SPO_NONFINITE_PHASE;
+    double *x = spo_aligned(scratch), *own = x + 4 * modulation->d_model * spo_padded(n);
+    attention a = attention_in(n, knm, modulation, (double)reach, workers, x, own);
+    if (project_all(modulation, theta, &a, NULL)) return SPO_NONFINITE_PHASE;
     /* Over the harmonics, which have served. */
-    for (int64_t i0 = 0; i0 < n; i0 += SPO_LANES) direct_units(modulation, masked, i0, &a, x);
+    direct_attention job = {modulation, &a, spo_rows_of_part(DIRECT_ROWS),
+                            reach < n - 1 || !(traits & SPO_ALL_EDGES), x};
+    spo_share(spo_parts(n, job.rows), spo_workers_from(workers, n, DIRECT_FROM), direct_part, &job);
     *unit = x;
     return SPO_OK;
 }

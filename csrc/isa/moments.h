@@ -33,9 +33,6 @@
  * there are registers for it. */
 #define FIELDS 3
 #define TOGETHER (SPO_LANES == 8 ? 6 : 3)
-/* Crowds that are summed up before they join the total: equal phases round alike, and a chain of N additions
- * would lose N / 4 units in the last place. */
-#define CROWDS_SUMMED 16
 /* Roundings as they add up in sums of some hundred terms. With it the estimate of a unit output's error is,
  * over random, clustered, split and evenly spaced phases at temperatures from 0.25 to 3, between the error
  * seen and five times it for the worst oscillator of a state. */
@@ -45,33 +42,43 @@
 #define UNIT_BUDGET 3e-14
 
 typedef struct {
-    double *first;  /* (4, stride): cos theta, sin theta, cos 8 theta, sin 8 theta */
-    double *phi;    /* harmonics of one crowd */
-    double *sums;   /* (harmonics, 2, SPO_PAD): lane sums of z_k */
-    double *z;      /* Re Z_k from z - d / 2 on, padded; Im Z_k `half` doubles on */
-    double *fields; /* (1 + width, 2, reach padded): moments of one head */
-    double *y;      /* per head and field: blocks of SPO_ROWS cosine and SPO_ROWS sine coefficients */
-    double *values; /* (1 + width, ABREAST, SPO_PAD) of each head: outputs of one pass */
-    double *error;  /* (n_heads, 1 + width): scale of the error of each sum */
-    int64_t stride; /* oscillators, in whole crowds */
-    int64_t half;   /* doubles of one part of z, and of the padding before it */
-    int64_t room;   /* doubles of one part of a field */
+    double *sums;  /* of spo_harmonic_room: first harmonics, and sums of them */
+    double *z;     /* Re Z_k from z - d / 2 on, padded; Im Z_k `half` doubles on */
+    double *y;     /* per head and field: blocks of SPO_ROWS cosine and SPO_ROWS sine coefficients */
+    double *error; /* (n_heads, 1 + width): scale of the error of each sum */
+    double
+        *phi; /* harmonics of one crowd, of one worker, as all below: the next one's are `own` doubles on */
+    double *fields;      /* (1 + width, 2, reach padded): moments of one head */
+    double *values;      /* (1 + width, ABREAST, SPO_PAD) of each head: outputs of one pass */
+    unsigned char *redo; /* (n / SPO_LANES): vectors of queries that have to be done again */
+    int64_t stride;      /* oscillators, in whole crowds */
+    int64_t half;        /* doubles of one part of z, and of the padding before it */
+    int64_t room;        /* doubles of one part of a field */
+    int64_t own;
 } moments_room;
 
 static moments_room moments_layout(int64_t n, const spo_moments *plan, double *at) {
-    const int64_t width = plan->d_model / plan->n_heads;
+    const int64_t width = plan->d_model / plan->n_heads, fields = plan->n_heads * (1 + width);
     moments_room w;
     w.half = plan->harmonics + 2 * spo_padded(plan->d_model);
     w.room = plan->harmonics;
-    w.stride = (n + CROWD - 1) / CROWD * CROWD;
-    w.first = at;
-    w.phi = w.first + 4 * w.stride;
-    w.sums = w.phi + plan->harmonics * 2 * CROWD;
-    w.z = w.sums + plan->harmonics * 2 * SPO_PAD;
-    w.fields = w.z + 2 * w.half;
-    w.y = w.fields + (1 + width) * 2 * w.room;
-    w.values = w.y + plan->n_heads * (1 + width) * plan->line;
-    w.error = w.values + plan->n_heads * (1 + width) * ABREAST * SPO_PAD;
+    w.stride = spo_in_crowds(n);
+    w.own = spo_moments_own(plan);
+    w.sums = at;
+    w.z = w.sums + spo_harmonic_room(n, plan->harmonics);
+    w.y = w.z + 2 * w.half;
+    w.error = w.y + fields * plan->line;
+    w.redo = (unsigned char *)(w.error + spo_padded(fields));
+    w.phi = w.error + spo_padded(fields) + spo_padded(spo_padded(n) / 8);
+    w.fields = w.phi + plan->harmonics * 2 * CROWD;
+    w.values = w.fields + (1 + width) * 2 * w.room;
+    return w;
+}
+
+/* The same for another worker. */
+INLINE moments_room moments_room_of(const moments_room *first, int32_t worker) {
+    moments_room w = *first;
+    w.phi += worker * w.own, w.fields += worker * w.own, w.values += worker * w.own;
     return w;
 }
 
@@ -80,10 +87,12 @@ INLINE void turn(vd c, vd s, vd c1, vd s1, vd *c2, vd *s2) {
     *s2 = v_fma(s, c1, c * s1);
 }
 
-/* exp(i theta) and exp(8 i theta) as four rows of `stride` numbers; zeros past n. Not finite: returns 1. */
-static SPO_APART int first_harmonics(int64_t n, int64_t stride, const double *theta, double *first) {
+/* exp(i theta) and exp(8 i theta) as four rows of `stride` numbers, for oscillators from ... to - 1; zeros
+ * past n. Not finite: returns 1. */
+static SPO_APART int first_harmonics(int64_t n, int64_t stride, int64_t from, int64_t to, const double *theta,
+                                     double *first) {
     vd excess = {0};
-    for (int64_t i = 0; i < stride; i += SPO_LANES) {
+    for (int64_t i = from; i < to; i += SPO_LANES) {
         const int64_t left = n - i;
         const vd phase = left >= SPO_LANES ? v_load(theta + i) : v_load_first(theta + i, left > 0 ? left : 0);
         const vi live = (vi)(V_IOTA < (double)left);
@@ -149,35 +158,61 @@ static SPO_APART void sum_harmonics(int64_t harmonics, int64_t stride, const dou
     crowd_harmonics(0, harmonics, stride, first, sums);
 }
 
-/* re + i im = Z_k for k = 0 ... count - 1, count a multiple of 8. Not finite: returns 1. */
-static SPO_APART int harmonic_sums(int64_t n, int64_t count, const double *theta, double *first, double *sums,
-                                   double *re, double *im) {
-    const int64_t stride = (n + CROWD - 1) / CROWD * CROWD;
-    const size_t room = (size_t)(count * 2 * SPO_PAD) * sizeof(double);
-    if (first_harmonics(n, stride, theta, first)) return 1;
-    memset(sums, 0, room);
+/* Sums over oscillators go by divisions of SPO_DIVISION: equal phases round alike, and a chain of N additions
+ * would lose N / 4 units in the last place. */
+typedef struct {
+    int64_t n, count, stride;
+    const double *theta;
+    double *first; /* (4, stride): cos theta, sin theta, cos 8 theta, sin 8 theta */
+    double *lanes; /* for each division (count, 2, SPO_PAD): sums of z_k, lane by lane */
+    _Atomic int bad;
+} harmonic_summation;
+
+static SPO_APART void sum_division(void *context, int64_t part, int32_t worker) {
+    harmonic_summation *const job = context;
+    const int64_t from = part * SPO_DIVISION,
+                  to = from + SPO_DIVISION < job->stride ? from + SPO_DIVISION : job->stride;
+    double *lanes = job->lanes + part * job->count * 2 * SPO_PAD;
+    (void)worker;
+    if (first_harmonics(job->n, job->stride, from, to, job->theta, job->first)) job->bad = 1;
+    memset(lanes, 0, (size_t)(job->count * 2 * SPO_PAD) * sizeof(double));
+    for (int64_t i0 = from; i0 < to; i0 += CROWD)
+        sum_harmonics(job->count, job->stride, job->first + i0, lanes);
+}
+
+/* re + i im = Z_k for k = 0 ... count - 1, count a multiple of 8; scratch of spo_harmonic_room, which begins
+ * with the first harmonics. Not finite: returns 1. */
+static int sum_all_harmonics(int64_t n, int64_t count, const double *theta, int32_t workers, double *scratch,
+                             double *re, double *im) {
+    harmonic_summation job = {.n = n, .count = count, .stride = spo_in_crowds(n), .theta = theta};
+    const int64_t divisions = spo_parts(n, SPO_DIVISION);
+    job.first = scratch, job.lanes = scratch + 4 * job.stride;
+    spo_share(divisions, spo_workers_from(workers, n, SUMS_FROM), sum_division, &job);
+    if (job.bad) return 1;
     memset(re, 0, (size_t)count * sizeof(double));
     memset(im, 0, (size_t)count * sizeof(double));
-    for (int64_t i0 = 0; i0 < n; i0 += CROWD) {
-        sum_harmonics(count, stride, first + i0, sums);
-        if (i0 / CROWD % CROWDS_SUMMED < CROWDS_SUMMED - 1 && i0 + CROWD < n) continue;
-        for (int64_t k = 0; k < count; k += 2) {
+    const double *lanes = job.lanes;
+    for (int64_t division = 0; division < divisions; ++division)
+        for (int64_t k = 0; k < count; k += 2, lanes += 4 * SPO_PAD) {
             double sum[4];
-            const double *lanes = sums + k * 2 * SPO_PAD;
             v_sum4(v_load(lanes), v_load(lanes + SPO_PAD), v_load(lanes + 2 * SPO_PAD),
                    v_load(lanes + 3 * SPO_PAD), sum);
             re[k] += sum[0], im[k] += sum[1], re[k + 1] += sum[2], im[k + 1] += sum[3];
         }
-        memset(sums, 0, room);
-    }
     return 0;
 }
 
+static int harmonic_sums(int64_t n, int64_t count, const double *theta, double *scratch, double *re,
+                         double *im) {
+    return sum_all_harmonics(n, count, theta, 1, scratch, re, im);
+}
+
 /* Z and its mirror images. Not finite: returns 1. */
-static int order_moments(int64_t n, const spo_moments *plan, const double *theta, const moments_room *w) {
+static int order_moments(int64_t n, const spo_moments *plan, const double *theta, int32_t workers,
+                         const moments_room *w) {
     double *re = w->z + spo_padded(plan->d_model), *im = re + w->half;
     memset(w->z, 0, (size_t)(2 * w->half) * sizeof(double));
-    if (harmonic_sums(n, plan->harmonics, theta, w->first, w->sums, re, im)) return 1;
+    if (sum_all_harmonics(n, plan->harmonics, theta, workers, w->sums, re, im)) return 1;
     for (int64_t k = 1; k <= plan->d_model / 2; ++k) re[-k] = re[k], im[-k] = -im[k];
     return 0;
 }
@@ -420,36 +455,81 @@ static SPO_APART int finish(const spo_moments *plan, const spo_modulation *m, co
     return !v_any(bad & (vi)(V_IOTA < (double)(a->n - i0)));
 }
 
+typedef struct {
+    const spo_moments *plan;
+    const spo_modulation *m;
+    const moments_room *room;
+    const attention *a;
+    const uint64_t *absent;
+    double *unit;
+    _Atomic int64_t untrusted; /* queries */
+    _Atomic int any_redone;
+} moments_attention;
+
+static void head_part(void *context, int64_t h, int32_t worker) {
+    const moments_attention *job = context;
+    const spo_moments *plan = job->plan;
+    const int64_t fields = 1 + job->a->width;
+    const moments_room w = moments_room_of(job->room, worker);
+    head_moments(plan, job->m, h, &w);
+    head_errors(plan->heads + h, job->a->width, plan->tail, &w, w.error + h * fields);
+    multiply_head(plan->heads + h, job->a->width, plan->line, &w, w.y + h * fields * plan->line);
+}
+
+/* The outputs of one crowd of queries, but for those that have to be done directly. */
+static void crowd_part(void *context, int64_t crowd, int32_t worker) {
+    moments_attention *const job = context;
+    const spo_moments *plan = job->plan;
+    const moments_room w = moments_room_of(job->room, worker);
+    const attention a = attention_of(job->a, job->m, worker);
+    const int64_t n = a.n, start = crowd * CROWD, end = start + CROWD < n ? start + CROWD : n;
+    keep_harmonics(plan->harmonics, w.stride, w.sums + start, w.phi);
+    for (int64_t i0 = start; i0 < end; i0 += ABREAST * SPO_LANES) {
+        const double *phi = w.phi + i0 - start;
+        const int64_t left = (end - i0 + SPO_LANES - 1) / SPO_LANES,
+                      vectors = left < ABREAST ? left : ABREAST;
+        evaluate_all(job->m->n_heads * (1 + a.width), vectors, plan->line, phi, w.y, w.values);
+        for (int64_t v = 0; v < vectors; ++v) {
+            const int64_t i = i0 + v * SPO_LANES;
+            const int few = job->absent && 4 * absent_keys(n, job->absent, i) > 3 * n;
+            const int done =
+                !few && finish(plan, job->m, &w, job->absent, v, i, phi + v * SPO_LANES, &a, job->unit);
+            w.redo[i / SPO_LANES] = !done;
+            if (done) continue;
+            job->any_redone = 1;
+            if (!few) job->untrusted += n - i < SPO_LANES ? n - i : SPO_LANES;
+        }
+    }
+}
+
+static void redo_part(void *context, int64_t crowd, int32_t worker) {
+    const moments_attention *job = context;
+    const attention a = attention_of(job->a, job->m, worker);
+    const int64_t start = crowd * CROWD, end = start + CROWD < a.n ? start + CROWD : a.n;
+    for (int64_t i = start; i < end; i += SPO_LANES)
+        if (job->room->redo[i / SPO_LANES]) direct_units(job->m, job->absent != NULL, i, &a, job->unit);
+}
+
 /* Unit outputs (d_model, padded) of all oscillators through order parameters. K has a symmetric pattern, of
  * which absent tells the missing edges (NULL: none), and there is no band. */
 static int32_t units_moments(int64_t n, const double *knm, const double *theta, const spo_modulation *m,
                              const spo_moments *plan, const uint64_t *absent, int64_t *redone,
-                             double *scratch, double **unit) {
-    const int64_t width = m->d_model / m->n_heads, line = m->d_model * spo_padded(n), count = plan->harmonics;
+                             int32_t workers, double *scratch, double **unit) {
+    const int64_t line = m->d_model * spo_padded(n), crowds = spo_parts(n, CROWD);
     double *x = spo_aligned(scratch), *u = x + 4 * line;
-    attention a = attention_in(n, knm, m, (double)n, x, u + line);
-    const moments_room w = moments_layout(n, plan, a.room + 2 * width * SPO_PAD);
-    if (order_moments(n, plan, theta, &w)) return SPO_NONFINITE_PHASE;
-    for (int64_t h = 0; h < m->n_heads; ++h) {
-        head_moments(plan, m, h, &w);
-        head_errors(plan->heads + h, width, plan->tail, &w, w.error + h * (1 + width));
-        multiply_head(plan->heads + h, width, plan->line, &w, w.y + h * (1 + width) * plan->line);
+    attention a = attention_in(n, knm, m, (double)n, workers, x, u + line);
+    const moments_room w = moments_layout(n, plan, u + line + workers * spo_attention_own(m));
+    const int32_t crew = spo_workers_from(workers, n, OUTPUTS_FROM);
+    moments_attention job = {.plan = plan, .m = m, .room = &w, .a = &a, .absent = absent, .unit = u};
+    if (order_moments(n, plan, theta, workers, &w)) return SPO_NONFINITE_PHASE;
+    spo_share(m->n_heads, spo_workers_from(workers, n, HEADS_FROM), head_part, &job);
+    if (absent) project_all(m, theta, &a, NULL);
+    spo_share(crowds, crew, crowd_part, &job);
+    if (job.any_redone) {
+        project_all(m, theta, &a, NULL);
+        spo_share(crowds, crew, redo_part, &job);
     }
-    if (absent) project_all(m, theta, &a);
-    for (int64_t i0 = 0; i0 < n; i0 += ABREAST * SPO_LANES) {
-        if (i0 % CROWD == 0) keep_harmonics(count, w.stride, w.first + i0, w.phi);
-        const double *phi = w.phi + i0 % CROWD;
-        const int64_t left = (n - i0 + SPO_LANES - 1) / SPO_LANES, vectors = left < ABREAST ? left : ABREAST;
-        evaluate_all(m->n_heads * (1 + width), vectors, plan->line, phi, w.y, w.values);
-        for (int64_t v = 0; v < vectors; ++v) {
-            const int64_t i = i0 + v * SPO_LANES;
-            const int sparse = absent && 4 * absent_keys(n, absent, i) > 3 * n;
-            if (!sparse && finish(plan, m, &w, absent, v, i, phi + v * SPO_LANES, &a, u)) continue;
-            project_all(m, theta, &a);
-            direct_units(m, absent != NULL, i, &a, u);
-            if (redone && !sparse) *redone += n - i < SPO_LANES ? n - i : SPO_LANES;
-        }
-    }
+    if (redone) *redone += job.untrusted;
     *unit = u;
     return SPO_OK;
 }

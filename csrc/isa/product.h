@@ -23,7 +23,29 @@ typedef struct {
     const double *knm, *u;
     double base;
     double *out;
+    int exact;          /* K equals its transpose */
+    int64_t rows;       /* of a part, from start to end */
+    int64_t start, end; /* rows before and after them are done apart, by the first and the last part */
+    int64_t reach;      /* of a band */
 } product;
+
+/* The rows of a part, those before the first and behind the last one apart. */
+INLINE void product_range(const product *p, int64_t part, int64_t *from, int64_t *to) {
+    *from = p->start + part * p->rows;
+    *to = *from + p->rows < p->end ? *from + p->rows : p->end;
+}
+
+/* Zeros on the diagonal of a part's rows, once they are done. */
+INLINE void product_close(const product *p, int64_t from, int64_t to) {
+    if (from == p->start) from = 0;
+    if (to == p->end) to = p->n;
+    for (int64_t i = from; i < to; ++i) p->out[i * p->n + i] = 0.0;
+}
+
+/* Parts of a product: at least one, which does what is apart. */
+INLINE int64_t product_parts(const product *p) {
+    return p->end > p->start ? spo_parts(p->end - p->start, p->rows) : 1;
+}
 
 /* The symmetric part of K: K itself when it is exactly symmetric. */
 INLINE vd mean_of(const int exact, vd a, vd mirror) { return exact ? a : 0.5 * a + 0.5 * mirror; }
@@ -105,20 +127,26 @@ static int64_t rows_apart(int64_t n, const double *out) {
                : (int64_t)((64 - ((uintptr_t)out & 63)) / sizeof(double)) % BLOCK;
 }
 
-static void product_triangle(const product *p, int exact) {
+static void product_triangle(void *context, int64_t part, int32_t worker) {
     typedef void tiles(const product *, int64_t, int64_t);
+    const product *p = context;
+    const int exact = p->exact;
     tiles *const one = !exact ? product_mean : p->d_model == 8 ? product_one_8 : product_one;
     tiles *const pair = p->d_model == 8 ? product_pair_8 : product_pair;
-    const int64_t n = p->n, start = rows_apart(n, p->out), end = start + (n - start) / BLOCK * BLOCK;
-    product_edges(p, exact, 0, start, 0, n);
-    for (int64_t i0 = start; i0 < end; i0 += BLOCK)
+    const int64_t n = p->n, end = p->end;
+    int64_t from, to;
+    (void)worker;
+    product_range(p, part, &from, &to);
+    if (part == 0) product_edges(p, exact, 0, p->start, 0, n);
+    for (int64_t i0 = from; i0 < to; i0 += BLOCK)
         for (int64_t j = i0; j < end; j += 2 * SPO_LANES)
             for (int64_t i = i0; i < i0 + BLOCK && i < j + 2 * SPO_LANES; i += SPO_LANES)
                 if (exact && j + 2 * SPO_LANES <= end)
                     pair(p, i, j);
                 else
                     for (int64_t k = j; k < j + 2 * SPO_LANES && k < end; k += SPO_LANES) one(p, i, k);
-    product_edges(p, exact, end, n, start, n);
+    if (to == end) product_edges(p, exact, end, n, p->start, n);
+    product_close(p, from, to);
 }
 
 /* A few rows from i on and `wide` vectors of columns from j on, or a part of one. */
@@ -159,34 +187,42 @@ INLINE void product_strip(const product *p, const int64_t d_model, int64_t i, in
     if (j < n) product_rows(p, 1, d_model, i, j, n - j);
 }
 
-static void product_square(const product *p) {
+static void product_square(void *context, int64_t part, int32_t worker) {
+    const product *p = context;
     const int64_t start = rows_apart(p->n, p->out) % SPO_LANES;
-    int64_t i = 0;
-    for (; i + ROWS_ABREAST <= p->n; i += ROWS_ABREAST)
+    int64_t from, to;
+    (void)worker;
+    product_range(p, part, &from, &to);
+    for (int64_t i = from; i < to; i += ROWS_ABREAST)
         if (p->d_model == 8)
             product_strip(p, 8, i, start);
         else
             product_strip(p, p->d_model, i, start);
-    product_edges(p, 1, i, p->n, 0, p->n);
+    if (to == p->end) product_edges(p, 1, to, p->n, 0, p->n);
+    product_close(p, from, to);
 }
 
-/* Rows of a band: only pairs within reach are scaled, the others are K's symmetric part. */
-static void product_band(int exact, int64_t d_model, int64_t n, int64_t padded, int64_t reach,
-                         const double *knm, const double *u, double base, double *out) {
-    const double *source = knm;
-    if (exact)
-        memcpy(out, knm, (size_t)(n * n) * sizeof(double));
-    else
-        symmetrise(n, knm, out), source = out;
-    for (int64_t i = 0; i < n; ++i)
+/* Rows of a band: only pairs within reach are scaled, the others are K's symmetric part, which stands in out
+ * already unless it is K. */
+static void product_band(void *context, int64_t part, int32_t worker) {
+    const product *p = context;
+    const double *u = p->u, *source = p->exact ? p->knm : p->out;
+    const int64_t n = p->n, reach = p->reach;
+    int64_t from, to;
+    (void)worker;
+    product_range(p, part, &from, &to);
+    if (p->exact) memcpy(p->out + from * n, p->knm + from * n, (size_t)((to - from) * n) * sizeof(double));
+    for (int64_t i = from; i < to; ++i)
         for (int64_t j = i > reach ? i - reach : 0, high = i + reach < n ? i + reach + 1 : n; j < high;
              j += SPO_LANES) {
             const int64_t left = high - j < SPO_LANES ? high - j : SPO_LANES;
-            vd factor = v_set(base);
-            for (int64_t e = 0; e < d_model; ++e)
-                factor = v_fma(v_set(u[e * padded + i]), v_load_first(u + e * padded + j, left), factor);
-            v_store_first(out + i * n + j, v_load_first(source + i * n + j, left) * factor, left);
+            vd factor = v_set(p->base);
+            for (int64_t e = 0; e < p->d_model; ++e)
+                factor =
+                    v_fma(v_set(u[e * p->padded + i]), v_load_first(u + e * p->padded + j, left), factor);
+            v_store_first(p->out + i * n + j, v_load_first(source + i * n + j, left) * factor, left);
         }
+    product_close(p, from, to);
 }
 
 /* u = sqrt(lambda / 2) unit outputs, in place. */
@@ -197,17 +233,20 @@ static void scale_units(int64_t n, const spo_modulation *modulation, double *uni
 }
 
 /* The whole matrix; exact tells that K equals its transpose. Spoils unit. */
-static void scale(int64_t n, const double *knm, int exact, const spo_modulation *modulation, double *unit,
-                  double *out) {
-    const int64_t padded = spo_padded(n), d_model = modulation->d_model, reach = modulation->block_size;
-    const double base = 1.0 + 0.5 * modulation->lambda;
+static void scale(int64_t n, const double *knm, int exact, const spo_modulation *modulation, int32_t workers,
+                  double *unit, double *out) {
+    product p = {.n = n, .padded = spo_padded(n), .d_model = modulation->d_model, .knm = knm, .u = unit};
+    p.base = 1.0 + 0.5 * modulation->lambda, p.out = out;
+    p.exact = exact, p.reach = modulation->block_size, p.rows = spo_rows_of_part(PRODUCT_ROWS);
+    spo_task *task = product_triangle;
     scale_units(n, modulation, unit);
-    const product p = {n, padded, d_model, knm, unit, base, out};
-    if (reach >= 0 && reach < n - 1)
-        product_band(exact, d_model, n, padded, reach, knm, unit, base, out);
-    else if (exact && 2 * n * n * (int64_t)sizeof(double) > NEAR_BYTES)
-        product_square(&p);
-    else
-        product_triangle(&p, exact);
-    for (int64_t i = 0; i < n; ++i) out[i * n + i] = 0.0;
+    if (p.reach >= 0 && p.reach < n - 1) {
+        if (!exact) symmetrise(n, knm, out);
+        task = product_band, p.end = n;
+    } else if (exact && 2 * n * n * (int64_t)sizeof(double) > NEAR_BYTES) {
+        task = product_square, p.end = n / ROWS_ABREAST * ROWS_ABREAST;
+    } else {
+        p.start = rows_apart(n, out), p.end = p.start + (n - p.start) / BLOCK * BLOCK;
+    }
+    spo_share(product_parts(&p), spo_workers_from(workers, n, PRODUCT_FROM), task, &p);
 }

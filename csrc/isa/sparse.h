@@ -29,10 +29,10 @@ INLINE v2 row_sum(const double *k, const int32_t *column, int64_t count, const v
     return even + odd;
 }
 
-/* P and Q of the drift (drift.h); l holds K sin alpha, NULL without lags. */
-static void pull_sparse(int64_t n, const spo_sparse *sparse, const double *k, const double *l,
-                        const v2 *pairs, double *pull, double *push) {
-    for (int64_t i = 0; i < n; ++i) {
+/* P and Q of the drift (drift.h) of rows start ... end - 1; l holds K sin alpha, NULL without lags. */
+static void pull_sparse(int64_t start, int64_t end, const spo_sparse *sparse, const double *k,
+                        const double *l, const v2 *pairs, double *pull, double *push) {
+    for (int64_t i = start; i < end; ++i) {
         const int64_t from = sparse->start[i], count = sparse->start[i + 1] - from;
         const v2 sum = row_sum(k + from, sparse->column + from, count, pairs);
         pull[i] = sum[0];
@@ -166,47 +166,63 @@ static void to_records(int64_t n, int64_t padded, int64_t width, const double *r
         for (int64_t f = 0; f < width; ++f) records[i * width + f] = rows[f * padded + i];
 }
 
-/* Unit outputs (n, d_model) of all oscillators, somewhere in scratch. */
-static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
-                            const spo_modulation *modulation, double *scratch, double **unit) {
-    const int64_t padded = spo_padded(n), d_model = modulation->d_model,
-                  width = d_model / modulation->n_heads;
-    double *x = spo_aligned(scratch), *projected = x + d_model * padded,
-           *record = projected + 3 * d_model * padded;
-    double *y = record + 3 * d_model * padded, *block = y + d_model * SPO_PAD,
-           *one = block + d_model * SPO_PAD;
-    double *longest = one + spo_padded(d_model), *weights = longest + spo_padded(modulation->n_heads);
-    int32_t *seen = (int32_t *)(weights + padded);
-    if (harmonics(n, padded, d_model, theta, x)) return SPO_NONFINITE_PHASE;
-    for (int64_t h = 0; h < modulation->n_heads; ++h) {
-        const int64_t w = h * d_model * width, rows = h * width * padded;
-        const double scale = LOG2_E / (sqrt((double)width) * modulation->temperature[h]);
-        longest[h] = project(padded, d_model, width, x, modulation->w_q + w, modulation->w_k + w,
-                             modulation->w_v + w, scale, projected + rows,
-                             projected + d_model * padded + rows, projected + 2 * d_model * padded + rows);
-    }
-    to_records(n, padded, 3 * d_model, projected, record);
-    const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
+typedef struct {
+    const spo_modulation *m;
+    const attention *a;
+    const spo_sparse *sparse;
+    const double *records; /* (n, 3 d_model): q, k and v of each oscillator */
+    double *own;           /* of the first worker: outputs of a vector of queries (2), of one query; weights
+                            * and columns of a row, with room for a vector more */
+    int64_t own_size, rows, reach;
+} edge_attention;
+
+/* The unit outputs of the rows of a part. */
+static void attend_rows(void *context, int64_t part, int32_t worker) {
+    const edge_attention *job = context;
+    const spo_modulation *m = job->m;
+    const attention *a = job->a;
+    const int64_t n = a->n, d_model = a->d_model, width = a->width, start = part * job->rows;
+    const int64_t end = start + job->rows < n ? start + job->rows : n;
+    double *y = job->own + worker * job->own_size, *block = y + d_model * SPO_PAD,
+           *one = block + d_model * SPO_PAD, *weights = one + spo_padded(d_model);
+    int32_t *seen = (int32_t *)(weights + a->padded);
     memset(y, 0, (size_t)(d_model * SPO_PAD) * sizeof(double));
-    for (int64_t i0 = 0; i0 < n; i0 += SPO_LANES) {
-        const int64_t last = i0 + SPO_LANES < n ? i0 + SPO_LANES : n;
+    for (int64_t i0 = start; i0 < end; i0 += SPO_LANES) {
+        const int64_t last = i0 + SPO_LANES < end ? i0 + SPO_LANES : end;
         for (int64_t i = i0; i < last; ++i) {
-            const int64_t count = seen_columns(sparse, knm, i, reach, seen);
+            const int64_t count = seen_columns(job->sparse, a->knm, i, job->reach, seen);
             double *column = y + i - i0;
             if (d_model == 8 &&
-                (width == 2 ? attend_eight_by_two(longest, record, i, count, seen, column, SPO_LANES)
-                            : attend_eight_by(width, longest, record, i, count, seen, column, SPO_LANES)))
+                (width == 2
+                     ? attend_eight_by_two(a->longest, job->records, i, count, seen, column, SPO_LANES)
+                     : attend_eight_by(width, a->longest, job->records, i, count, seen, column, SPO_LANES)))
                 continue;
-            for (int64_t h = 0; h < modulation->n_heads; ++h) {
-                const double *head = record + h * width;
+            for (int64_t h = 0; h < m->n_heads; ++h) {
+                const double *head = job->records + h * width;
                 attend_edges(width, 3 * d_model, head + i * 3 * d_model, head + d_model, head + 2 * d_model,
                              count, seen, weights, one + h * width);
             }
             for (int64_t e = 0; e < d_model; ++e) column[e * SPO_LANES] = one[e];
         }
-        unit_outputs(d_model, SPO_LANES, y, modulation->w_o, block);
-        to_records(last - i0, SPO_LANES, d_model, block, x + i0 * d_model); /* the harmonics have served */
+        unit_outputs(d_model, SPO_LANES, y, m->w_o, block);
+        to_records(last - i0, SPO_LANES, d_model, block, a->x + i0 * d_model); /* the harmonics have served */
     }
+}
+
+/* Unit outputs (n, d_model) of all oscillators, somewhere in scratch. */
+static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *knm, const double *theta,
+                            const spo_modulation *modulation, int32_t workers, double *scratch,
+                            double **unit) {
+    const int64_t line = modulation->d_model * spo_padded(n);
+    double *x = spo_aligned(scratch), *records = x + 4 * line, *own = records + 3 * line;
+    attention a = attention_in(n, knm, modulation, 0, workers, x, own);
+    if (project_all(modulation, theta, &a, records)) return SPO_NONFINITE_PHASE;
+    edge_attention job = {.m = modulation, .a = &a, .sparse = sparse, .records = records};
+    job.own = own + workers * spo_attention_own(modulation), job.own_size = spo_edges_own(n, modulation);
+    job.reach = modulation->block_size < 0 ? n : modulation->block_size;
+    job.rows = spo_rows_of_part(EDGE_ROWS);
+    spo_share(spo_parts(n, job.rows), spo_workers_from(workers, sparse->start[n], ATTEND_EDGES_FROM),
+              attend_rows, &job);
     *unit = x;
     return SPO_OK;
 }
@@ -240,11 +256,21 @@ INLINE void rescale_edges(const int64_t d_model, const int count, double half, i
     }
 }
 
-INLINE void scale_rows(const int64_t d_model, int64_t n, const spo_sparse *sparse,
-                       const spo_modulation *modulation, const double *unit, double *out) {
-    const int64_t reach = modulation->block_size < 0 ? n : modulation->block_size;
-    const double half = 0.5 * modulation->lambda;
-    for (int64_t i = 0; i < n; ++i) {
+typedef struct {
+    int64_t n, rows;
+    const spo_sparse *sparse;
+    const spo_modulation *m;
+    const double *unit;
+    double *out;
+} edge_product;
+
+INLINE void scale_rows(const int64_t d_model, const edge_product *job, int64_t part) {
+    const spo_sparse *sparse = job->sparse;
+    const double *unit = job->unit;
+    double *out = job->out;
+    const int64_t reach = job->m->block_size < 0 ? job->n : job->m->block_size, start = part * job->rows;
+    const double half = 0.5 * job->m->lambda;
+    for (int64_t i = start; i < start + job->rows && i < job->n; ++i) {
         const int64_t end = sparse->start[i + 1];
         int64_t e = sparse->start[i];
         for (; e + 4 <= end; e += 4)
@@ -254,11 +280,19 @@ INLINE void scale_rows(const int64_t d_model, int64_t n, const spo_sparse *spars
     }
 }
 
+static void scale_part(void *context, int64_t part, int32_t worker) {
+    const edge_product *job = context;
+    (void)worker;
+    if (job->m->d_model == 8)
+        scale_rows(8, job, part);
+    else
+        scale_rows(job->m->d_model, job, part);
+}
+
 /* K' of all edges. */
 static void scale_sparse(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
-                         const double *unit, double *out) {
-    if (modulation->d_model == 8)
-        scale_rows(8, n, sparse, modulation, unit, out);
-    else
-        scale_rows(modulation->d_model, n, sparse, modulation, unit, out);
+                         int32_t workers, const double *unit, double *out) {
+    edge_product job = {n, spo_rows_of_part(EDGE_ROWS), sparse, modulation, unit, out};
+    spo_share(spo_parts(n, job.rows), spo_workers_from(workers, sparse->start[n], PASS_EDGES_FROM),
+              scale_part, &job);
 }

@@ -13,6 +13,47 @@ INLINE vd combine(const double *theta, double dt, const double *weight, int coun
     return v_load(theta + i) + sum * dt;
 }
 
+typedef struct {
+    const spo_run_scratch *w;
+    const double *theta, *weight;
+    double dt;
+    int64_t n, rows;
+    int stage;
+} phase_pass;
+
+/* Sine and cosine of phases from ... to - 1, whole vectors, as the drift reads them. They are those of theta,
+ * or the argument of a stage, which goes to w->stage, from theta and the slopes before. */
+INLINE void phase_range(const spo_run_scratch *w, int64_t n, int64_t from, int64_t to, const double *theta,
+                        double dt, const double *weight, const int stage) {
+    const int64_t padded = spo_padded(n);
+    double *const argument = w->stage;
+    const double *const slopes = w->slopes;
+    for (int64_t i = from; stage && i < to; i += SPO_LANES)
+        v_store(argument + i, combine(theta, dt, weight, stage, slopes, padded, i));
+    sincos_padded(n, from, to, stage ? argument : theta, w->sine, w->cosine);
+    if (w->pairs)
+        interleave((to < n ? to : n) - from, w->sine + from, w->cosine + from, (v2 *)w->pairs + from);
+}
+
+static void phase_part(void *context, int64_t part, int32_t worker) {
+    const phase_pass *job = context;
+    const int64_t padded = spo_padded(job->n), from = part * job->rows;
+    const int64_t to = from + job->rows < padded ? from + job->rows : padded;
+    (void)worker;
+    phase_range(job->w, job->n, from, to, job->theta, job->dt, job->weight, job->stage);
+}
+
+INLINE void take_phases(const spo_run_scratch *w, int64_t n, const double *theta, double dt,
+                        const double *weight, const int stage) {
+    const int32_t workers = spo_workers_from(w->workers, n, PASS_FROM);
+    if (workers == 1) {
+        phase_range(w, n, 0, spo_padded(n), theta, dt, weight, stage);
+        return;
+    }
+    phase_pass job = {w, theta, weight, dt, n, spo_rows_of_part(PASS_ROWS), stage};
+    spo_pool_run(spo_parts(n, job.rows), workers, phase_part, &job);
+}
+
 /* Stages 2 ... of the method from the first slope; leaves y, wrapped, in w->next. Not finite: returns 1. For
  * a method with an error estimate the last stage is taken at the wrapped y, so that its slope is, bit for
  * bit, the first one of the next step; *error is then the largest error in units of the tolerance (NaN or
@@ -23,9 +64,7 @@ static int attempt(const spo_network *network, const spo_integrator *integrator,
     const int64_t n = network->n, padded = spo_padded(n);
     const int adaptive = integrator->method == SPO_RK45, inner = method->stages - adaptive;
     for (int stage = 1; stage < inner; ++stage) {
-        for (int64_t i = 0; i < padded; i += SPO_LANES)
-            v_store(w->stage + i, combine(w->theta, dt, method->a[stage], stage, w->slopes, padded, i));
-        sincos_padded(n, w->stage, w->sine, w->cosine);
+        take_phases(w, n, w->theta, dt, method->a[stage], stage);
         drift(network, knm, w, w->slopes + stage * padded);
     }
     vd excess = {0};
@@ -36,7 +75,7 @@ static int attempt(const spo_network *network, const spo_integrator *integrator,
         v_store(w->next + i, v_wrap(y));
     }
     if (!adaptive) return v_any(excess != 0.0);
-    sincos_padded(n, w->next, w->sine, w->cosine);
+    take_phases(w, n, w->next, 0, NULL, 0);
     drift(network, knm, w, w->slopes + inner * padded);
     vd largest = {0}, trouble = {0};
     for (int64_t i = 0; i < padded; i += SPO_LANES) {
@@ -92,13 +131,29 @@ static void observe(const spo_record *record, const spo_state *state, int64_t n,
     if (record->psi) record->psi[state->step] = spo_mean_phase(n, sine_sum, cosine_sum);
 }
 
+typedef struct {
+    const double *modulated;
+    const spo_run_scratch *w;
+    int64_t entries;
+} lag_products;
+
+static void apply_lags_to(void *context, int64_t part, int32_t worker) {
+    const lag_products *job = context;
+    const spo_run_scratch *w = job->w;
+    const int64_t from = part * job->entries;
+    (void)worker;
+    for (int64_t e = from; e < from + job->entries && e < w->entries; ++e) {
+        w->lag_cosine[e] = job->modulated[e] * w->alpha_cosine[e];
+        w->lag_sine[e] = job->modulated[e] * w->alpha_sine[e];
+    }
+}
+
 /* Products of K' with the lags, where each pair has its own. */
 static void apply_lags(const double *modulated, const spo_run_scratch *w) {
+    lag_products job = {modulated, w, spo_rows_of_part(LAG_ENTRIES)};
     if (!w->alpha_cosine) return;
-    for (int64_t e = 0; e < w->entries; ++e) {
-        w->lag_cosine[e] = modulated[e] * w->alpha_cosine[e];
-        w->lag_sine[e] = modulated[e] * w->alpha_sine[e];
-    }
+    spo_share(spo_parts(w->entries, job.entries), spo_workers_from(w->workers, w->entries, LAGS_FROM),
+              apply_lags_to, &job);
 }
 
 /* K' of the present state. */
@@ -106,16 +161,18 @@ static int32_t modulate_state(const spo_network *network, spo_state *state, cons
     const spo_attention_path path = {w->moments, w->absent, NULL};
     spo_prepared *const prepared = w->prepared;
     if (prepared->walk != SPO_WALK_WHOLE) {
-        const int32_t status = spo_unit_outputs(network->n, network->knm, prepared->traits, w->theta,
-                                                network->modulation, &path, w->modulation, &prepared->unit);
+        const int32_t status =
+            spo_unit_outputs(network->n, network->knm, prepared->traits, w->theta, network->modulation, &path,
+                             w->workers, w->modulation, &prepared->unit);
         if (status == SPO_OK) scale_units(network->n, network->modulation, prepared->unit);
         return status;
     }
     const int32_t status =
-        w->sparse ? spo_core_modulate_sparse(network->n, w->sparse, network->knm, w->theta,
-                                             network->modulation, w->modulation, state->modulated)
-                  : spo_core_modulate(network->n, network->knm, prepared->traits, w->theta,
-                                      network->modulation, &path, w->modulation, state->modulated);
+        w->sparse
+            ? spo_core_modulate_sparse(network->n, w->sparse, network->knm, w->theta, network->modulation,
+                                       w->workers, w->modulation, state->modulated)
+            : spo_core_modulate(network->n, network->knm, prepared->traits, w->theta, network->modulation,
+                                &path, w->workers, w->modulation, state->modulated);
     if (status == SPO_OK) apply_lags(state->modulated, w);
     return status;
 }
@@ -138,7 +195,7 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
     if (network->modulation && w.prepared->walk == SPO_WALK_WHOLE &&
         state->step % network->modulate_every != 0)
         apply_lags(state->modulated, &w);
-    sincos_padded(n, w.theta, w.sine, w.cosine);
+    take_phases(&w, n, w.theta, 0, NULL, 0);
     while (status == SPO_OK) {
         observe(record, state, n, w.sine, w.cosine);
         if (state->step == start + n_steps) break;
@@ -168,7 +225,7 @@ static int32_t run(const spo_network *network, const spo_integrator *integrator,
             memcpy(w.slopes, w.slopes + 6 * spo_padded(n), (size_t)spo_padded(n) * sizeof(double));
             slope_known = 1;
         } else {
-            sincos_padded(n, w.theta, w.sine, w.cosine);
+            take_phases(&w, n, w.theta, 0, NULL, 0);
         }
         if (record->every > 0 && state->step % record->every == 0) {
             const int64_t row = state->step / record->every;

@@ -5,5 +5,6 @@ from __future__ import annotations
 from spo_fast._core import Batch, BoundModulation, Integration, ModulationPlan, order_parameter
 
 NAME = "cython"
+SHARES_MEMBERS = True  # threads may follow members of an ensemble at the same time
 
 __all__ = ["NAME", "Batch", "BoundModulation", "Integration", "ModulationPlan", "order_parameter"]

@@ -32,6 +32,7 @@ from spo_fast.validation import (
 )
 
 NAME = "numba"
+SHARES_MEMBERS = True  # threads may follow members of an ensemble at the same time
 
 _METHODS = {"euler": steps.EULER, "rk4": steps.RK4, "rk45": steps.RK45}
 _NO_ROW = np.empty(0)

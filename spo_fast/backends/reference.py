@@ -27,6 +27,7 @@ from spo_fast.validation import (
 )
 
 NAME = "numpy"
+SHARES_MEMBERS = True  # threads may follow members of an ensemble at the same time
 
 _NORM_FLOOR = 1e-12  # added to |O_i|: an output of length zero has no direction
 _ROW_BLOCK = 1 << 18  # entries of a trajectory whose sines are held at once: 2 MB

@@ -11,6 +11,9 @@
 
 static int passed, failed;
 
+/* Workers of what follows. */
+static int32_t crew = 1;
+
 static void check(int good, const char *what, int64_t n) {
     if (good) {
         ++passed;
@@ -96,9 +99,10 @@ static void fuzz_modulate(int64_t n) {
     check(spo_modulate(n, knm, theta, &m.parameters, out) == SPO_OK, "modulate", n);
     check(finite_all(n * n, out) && (m.parameters.lambda == 0 || symmetric(n, out)), "modulated matrix", n);
     int32_t traits = 0;
-    check(spo_core_scan(n, knm, &traits) == SPO_OK, "scan", n);
-    double *scratch = room(spo_core_modulation_scratch(n, &m.parameters, NULL));
-    check(spo_core_factors(n, knm, traits, theta, &m.parameters, NULL, scratch, square, factors) == SPO_OK,
+    check(spo_core_scan(n, knm, crew, &traits) == SPO_OK, "scan", n);
+    double *scratch = room(spo_core_modulation_scratch(n, &m.parameters, NULL, crew));
+    check(spo_core_factors(n, knm, traits, theta, &m.parameters, NULL, crew, scratch, square, factors) ==
+              SPO_OK,
           "factors", n);
     check(finite_all(n * shape[1], factors), "finite factors", n);
     if (n > 1) {
@@ -117,14 +121,15 @@ static void fuzz_moments(int64_t n, const spo_modulation *parameters, const spo_
     uint64_t *absent = malloc((size_t)(spo_core_absent_words(n) + 1) * sizeof *absent);
     int32_t traits = 0;
     int64_t redone = 0;
-    check(spo_core_scan(n, knm, &traits) == SPO_OK, "scan", n);
-    spo_core_find_absent(n, knm, absent);
+    check(spo_core_scan(n, knm, crew, &traits) == SPO_OK, "scan", n);
+    spo_core_find_absent(n, knm, crew, absent);
     const spo_attention_path path = {moments, absent, &redone};
-    double *scratch = room(spo_core_modulation_scratch(n, parameters, moments));
-    check(spo_core_modulate(n, knm, traits, theta, parameters, NULL, scratch, expected) == SPO_OK, "direct",
-          n);
-    check(spo_core_modulate(n, knm, traits, theta, parameters, &path, scratch, out) == SPO_OK, "moments", n);
-    check(spo_core_factors(n, knm, traits, theta, parameters, &path, scratch, NULL, factors) == SPO_OK,
+    double *scratch = room(spo_core_modulation_scratch(n, parameters, moments, crew));
+    check(spo_core_modulate(n, knm, traits, theta, parameters, NULL, crew, scratch, expected) == SPO_OK,
+          "direct", n);
+    check(spo_core_modulate(n, knm, traits, theta, parameters, &path, crew, scratch, out) == SPO_OK,
+          "moments", n);
+    check(spo_core_factors(n, knm, traits, theta, parameters, &path, crew, scratch, NULL, factors) == SPO_OK,
           "factors through moments", n);
     double error = 0, largest = 1e-300;
     for (int64_t e = 0; e < n * n; ++e)
@@ -134,7 +139,7 @@ static void fuzz_moments(int64_t n, const spo_modulation *parameters, const spo_
     check(redone >= 0 && redone <= 2 * n, "rows done again", n);
     if (n > 1) {
         theta[n - 1] = NAN;
-        check(spo_core_modulate(n, knm, traits, theta, parameters, &path, scratch, out) ==
+        check(spo_core_modulate(n, knm, traits, theta, parameters, &path, crew, scratch, out) ==
                   SPO_NONFINITE_PHASE,
               "refusal of NaN", n);
     }
@@ -212,11 +217,11 @@ static void fuzz_walks(int64_t n) {
     spo_state state = {theta, modulated, 0.0, integrator.dt, 0};
     check(spo_kuramoto_run(&network, &integrator, &state, 4, NULL) == SPO_OK, "run", n);
     for (int32_t walk = SPO_WALK_AUTO; walk <= SPO_WALK_KEPT; ++walk) {
-        double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method, walk)),
+        double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method, walk, crew)),
                *own = room(n), error = 0;
         memcpy(own, other, (size_t)n * sizeof(double));
         spo_state piece = {own, unused, 0.0, integrator.dt, 0};
-        check(spo_core_prepare(&network, NULL, NULL, integrator.method, walk, scratch) == SPO_OK,
+        check(spo_core_prepare(&network, NULL, NULL, integrator.method, walk, crew, scratch) == SPO_OK,
               "preparation", n);
         check(spo_core_run(&network, NULL, &integrator, NULL, &piece, 1, NULL, scratch) == SPO_OK &&
                   spo_core_run(&network, NULL, &integrator, NULL, &piece, 3, NULL, scratch) == SPO_OK,
@@ -262,12 +267,12 @@ static void fuzz_sparse(int64_t n) {
            *omega = random_array(n, -2, 2);
     edges k = edges_of(n, knm);
     const spo_sparse sparse = {k.start, k.column, k.mean};
-    double *scratch = room(spo_core_sparse_scratch(n, &m.parameters)), *data = room(k.start[n]),
+    double *scratch = room(spo_core_sparse_scratch(n, &m.parameters, crew)), *data = room(k.start[n]),
            *out = room(n * n);
     double *factors = room(n * 8);
-    check(spo_core_modulate_sparse(n, &sparse, k.data, theta, &m.parameters, scratch, data) == SPO_OK,
+    check(spo_core_modulate_sparse(n, &sparse, k.data, theta, &m.parameters, crew, scratch, data) == SPO_OK,
           "sparse K'", n);
-    check(spo_core_factors_sparse(n, &sparse, k.data, theta, &m.parameters, scratch, factors) == SPO_OK,
+    check(spo_core_factors_sparse(n, &sparse, k.data, theta, &m.parameters, crew, scratch, factors) == SPO_OK,
           "factors", n);
     spo_modulate(n, knm, theta, &m.parameters, out);
     double error = 0;
@@ -283,8 +288,9 @@ static void fuzz_sparse(int64_t n) {
     spo_state state = {theta, out, 0.0, 0.05, 0}, edge_state = {other, data, 0.0, 0.05, 0};
     check(spo_kuramoto_run(&network, &integrator, &state, 2, NULL) == SPO_OK, "dense run", n);
     network.knm = k.data;
-    double *work = room(spo_core_run_scratch(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO));
-    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO, work) == SPO_OK,
+    double *work =
+        room(spo_core_run_scratch(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO, crew));
+    check(spo_core_prepare(&network, &sparse, NULL, integrator.method, SPO_WALK_AUTO, crew, work) == SPO_OK,
           "preparation", n);
     check(spo_core_run(&network, &sparse, &integrator, NULL, &edge_state, 2, NULL, work) == SPO_OK,
           "sparse run", n);
@@ -316,14 +322,15 @@ static void fuzz_members(int64_t n) {
                                  2};
     const spo_integrator integrator = {(int64_t)uniform(0, 2), 0.05, 0, 0};
     const spo_record record = {1, states, t, r, psi, seen};
-    double *scratch = room(spo_core_run_scratch(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE)),
-           *block = room(spo_core_members_room(&network, members)), *written = room(n * n);
-    check(spo_core_prepare(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE, scratch) == SPO_OK,
+    double *scratch =
+               room(spo_core_run_scratch(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE, crew)),
+           *block = room(spo_core_members_room(&network, members, crew)), *written = room(n * n);
+    check(spo_core_prepare(&network, NULL, NULL, integrator.method, SPO_WALK_WHOLE, crew, scratch) == SPO_OK,
           "preparation", n);
     memcpy(single, theta, (size_t)n * sizeof(double));
     if (members > 1 && n > 0) omega[n] = INFINITY;
     spo_ensemble all = {members, 0, omega, following ? strengths : NULL, theta, status, taken};
-    check(spo_core_run_members(&network, &integrator, &all, steps, &record, scratch, block) == SPO_OK,
+    check(spo_core_run_members(&network, &integrator, &all, steps, &record, crew, scratch, block) == SPO_OK,
           "members", n);
     spo_state state = {single, written, 0.0, 0.05, 0};
     check(spo_kuramoto_run(&network, &integrator, &state, steps, NULL) == SPO_OK, "single run", n);
@@ -385,6 +392,8 @@ int main(int count, char **arguments) {
         fuzz_plans();
         for (int64_t n = 0; n <= 70; ++n)
             for (int round = 0; round < 6; ++round) {
+                crew = 1 + 2 * (round % 3); /* one, three, five, with work cut as small as it can be */
+                spo_core_split(crew > 1 ? SPO_SPLIT_SMALLEST : SPO_SPLIT_WORTHWHILE);
                 fuzz_modulate(n);
                 fuzz_run(n);
                 fuzz_walks(n);
@@ -392,6 +401,7 @@ int main(int count, char **arguments) {
                 fuzz_members(n);
                 fuzz_vector_functions(n);
             }
+        spo_core_split(SPO_SPLIT_WORTHWHILE);
     }
     for (int32_t status = -1; status <= 8; ++status)
         check(spo_status_text(status) != NULL, "status text", status);
