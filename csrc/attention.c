@@ -405,14 +405,16 @@ static spo_phase_job crowd_job(const phase_call *call, int32_t worker) {
     return job;
 }
 
-/* The first states of a record (and values, which change with a consensus) of one unit: to a checkpoint or back.
+/* The first states of a record (and values, which change with a consensus) of one unit: to a checkpoint or
+ * back.
  */
 static void checkpoint(const phase_call *call, const spo_phase_job *job, int64_t unit, int64_t segment,
                        int back) {
     const spo_phase_attention *at = job->at;
     const int64_t line = job->blocks * call->kernels->lanes * call->size;
     const int64_t z = line * 2 * at->phases, v = at->value_consensus != 0 ? line * at->value_width : 0;
-    char *const kept = call->state + (unit * call->checkpoints + segment) * call->checkpoint_size * call->size;
+    char *const kept =
+        call->state + (unit * call->checkpoints + segment) * call->checkpoint_size * call->size;
     char *const states = (char *)job->record + unit * job->record_size * call->size;
     char *const values = states + job->layout.value * call->kernels->lanes * call->size;
     memcpy(back ? states : kept, back ? kept : states, (size_t)z);

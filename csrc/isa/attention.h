@@ -29,8 +29,10 @@
 #define CROWD_MOST 3
 #endif
 #define CROWD_COLUMNS 4
+#ifndef TILE_VECTORS
 #define TILE_VECTORS 4
 #define TILE_KEYS 48
+#endif
 #define LARGEST_COUNT(a, b) ((a) > (b) ? (a) : (b))
 #define SMALLEST_COUNT(a, b) ((a) < (b) ? (a) : (b))
 #endif
@@ -247,7 +249,8 @@ INLINE int64_t NAMED(seen_by)(const NAMED(rows) * rows, int64_t v, int64_t j0, i
 
 /* Takes `seen` scores of one vector, in steps of TILE_QUERIES, less their top, to weights; returns their sum.
  * Raises the top, and shrinks what was summed up, where a score is too far above or the first one comes. */
-INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, int64_t value_width, REAL *out) {
+INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, int64_t value_width,
+                          REAL *out) {
     REALS highest = OP(set)(NOTHING), total = {0};
     for (int64_t j = 0; j < seen; ++j) highest = OP(max)(OP(load)(scores + j * TILE_QUERIES), highest);
     const INTS fresh = *sum == (REALS){0};
@@ -260,7 +263,7 @@ INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, in
         return total;
     }
     const INTS raised = (highest > (REAL)0) | (fresh & (highest > (REAL)NOTHING / 2));
-    const REALS by = OP(and)(highest, raised), shrink = OP(weight2)(OP(and)(-by, ~fresh));
+    const REALS by = OP (and)(highest, raised), shrink = OP(weight2)(OP (and)(-by, ~fresh));
     for (int64_t c = 0; c < value_width; ++c, out += LANES) OP(store)(out, shrink * OP(load)(out));
     *sum *= shrink;
     *top += by;
@@ -272,8 +275,8 @@ INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, in
     return total;
 }
 
-/* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights, both
- * relative to 2^top; top begins at 0, or with a sink. q is (vector, width, lane), times log2 e; scores
+/* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights,
+ * both relative to 2^top; top begins at 0, or with a sink. q is (vector, width, lane), times log2 e; scores
  * (TILE_KEYS, TILE_QUERIES) scratch. */
 static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows, const REAL *q, REAL *scores,
                                REALS *top, REALS *sum, REAL *out) {
@@ -309,12 +312,12 @@ static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows,
 
 /* What the reverse pass of a tile reads and where its results go. */
 typedef struct {
-    const REAL *q, *grad;           /* (vector, width, lane) times log2 e, (vector, value width, lane) */
-    const REAL *q_rows, *grad_rows; /* q, grad by query, padded with zeros, as are queries past the last */
+    const REAL *q, *grad;             /* (vector, width, lane) times log2 e, (vector, value width, lane) */
+    const REAL *q_rows, *grad_rows;   /* q, grad by query, padded with zeros, as are queries past the last */
     const REALS *minus_lse, *minus_d; /* lse times log2 e */
-    REAL *weights, *slopes; /* (TILE_KEYS, TILE_QUERIES) scratch each */
-    REAL *dq;               /* (vector, width, lane), added to */
-    REAL *dk, *dv;          /* rows of the padded widths, added to; they may lie in one another */
+    REAL *weights, *slopes;           /* (TILE_KEYS, TILE_QUERIES) scratch each */
+    REAL *dq;                         /* (vector, width, lane), added to */
+    REAL *dk, *dv;                    /* rows of the padded widths, added to; they may lie in one another */
     int64_t dk_step, dv_step;
 } NAMED(reverse);
 
@@ -374,8 +377,8 @@ static void NAMED(reverse_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows
 
 /* ---- crowds: lanes are problems ---------------------------------------------------------------------- */
 
-/* c[r][column] = sum_t a[r][t] b[t][column], everything vectors; steps in vectors, c's columns are side by side.
- * More terms of the same kind may follow from a second pair, whose b_term is more_term. */
+/* c[r][column] = sum_t a[r][t] b[t][column], everything vectors; steps in vectors, c's columns are side by
+ * side. More terms of the same kind may follow from a second pair, whose b_term is more_term. */
 typedef struct {
     int64_t terms, a_row, a_term, b_column, b_term, c_row, more_term;
 } NAMED(crowd_product);
@@ -383,8 +386,9 @@ typedef struct {
 typedef void NAMED(crowd_block)(const NAMED(crowd_product) * p, const REALS *a, const REALS *b,
                                 const REALS *more_a, const REALS *more_b, REALS *c);
 
-INLINE void NAMED(crowd_terms)(const int rows, const int columns, const NAMED(crowd_product) * p, const REALS *a,
-                               const REALS *b, int64_t b_term, REALS sum[CROWD_MOST][CROWD_COLUMNS]) {
+INLINE void NAMED(crowd_terms)(const int rows, const int columns, const NAMED(crowd_product) * p,
+                               const REALS *a, const REALS *b, int64_t b_term,
+                               REALS sum[CROWD_MOST][CROWD_COLUMNS]) {
     const int64_t a_row = p->a_row, b_column = p->b_column, a_term = p->a_term;
     const REALS *a3 = a + 3 * a_row, *b3 = b + 3 * b_column;
     for (int64_t t = p->terms; t > 0; --t) {
@@ -404,8 +408,9 @@ INLINE void NAMED(crowd_terms)(const int rows, const int columns, const NAMED(cr
     }
 }
 
-INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const NAMED(crowd_product) * p, const REALS *a,
-                                  const REALS *b, const REALS *more_a, const REALS *more_b, REALS *c) {
+INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const NAMED(crowd_product) * p,
+                                  const REALS *a, const REALS *b, const REALS *more_a, const REALS *more_b,
+                                  REALS *c) {
     REALS sum[CROWD_MOST][CROWD_COLUMNS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
@@ -420,9 +425,9 @@ INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const NAMED
 }
 
 #define CROWD_BLOCK(ROWS, COLUMNS)                                                                           \
-    static SPO_APART void NAMED(crowd_##ROWS##_##COLUMNS)(                                                   \
-        const NAMED(crowd_product) * p, const REALS *a, const REALS *b, const REALS *more_a,                 \
-        const REALS *more_b, REALS *c) {                                                                     \
+    static SPO_APART void NAMED(crowd_##ROWS##_##COLUMNS)(const NAMED(crowd_product) * p, const REALS *a,    \
+                                                          const REALS *b, const REALS *more_a,               \
+                                                          const REALS *more_b, REALS *c) {                   \
         NAMED(crowd_multiply)(ROWS, COLUMNS, p, a, b, more_a, more_b, c);                                    \
     }
 CROWD_BLOCK(1, 1)
@@ -437,13 +442,10 @@ CROWD_BLOCK(4, 4)
 CROWD_BLOCK(5, 1)
 CROWD_BLOCK(5, 4)
 #define CROWD_BLOCKS(COLUMNS)                                                                                \
-    {                                                                                                        \
-        NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS),                        \
-            NAMED(crowd_4_##COLUMNS), NAMED(crowd_5_##COLUMNS)                                               \
-    }
+    {NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS), NAMED(crowd_4_##COLUMNS), \
+     NAMED(crowd_5_##COLUMNS)}
 #else
-#define CROWD_BLOCKS(COLUMNS)                                                                                \
-    { NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS) }
+#define CROWD_BLOCKS(COLUMNS) {NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS)}
 #endif
 #undef CROWD_BLOCK
 
@@ -481,9 +483,9 @@ INLINE int64_t NAMED(crowd_reach)(const NAMED(crowd) * at, int64_t i, int64_t ro
     return SMALLEST_COUNT(at->keys, (seen + CROWD_COLUMNS - 1) / CROWD_COLUMNS * CROWD_COLUMNS);
 }
 
-/* The block of queries i ... i + rows - 1, whose first is q: out (rows, value width) becomes the values, weighted
- * relative to exp(top). top and sum (rows) begin as a sink left them, whose share of out is `sink` (value
- * width), or NULL. scores: (CROWD_MOST, keys). */
+/* The block of queries i ... i + rows - 1, whose first is q: out (rows, value width) becomes the values,
+ * weighted relative to exp(top). top and sum (rows) begin as a sink left them, whose share of out is `sink`
+ * (value width), or NULL. scores: (CROWD_MOST, keys). */
 static void NAMED(attend_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
                                       const REALS *sink, REALS *scores, REALS *top, REALS *sum, REALS *out,
                                       int64_t out_step) {
@@ -511,8 +513,8 @@ static void NAMED(attend_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_
         for (int64_t c = 0; c < at->value_width; ++c) out[r * out_step + c] += shrink[r] * sink[c];
 }
 
-/* The same on the way back: weights and their gradients (keys) of each row, and dq (rows, width). minus_lse and
- * minus_d are of these rows. */
+/* The same on the way back: weights and their gradients (keys) of each row, and dq (rows, width). minus_lse
+ * and minus_d are of these rows. */
 static void NAMED(reverse_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
                                        const REALS *grad, int64_t grad_step, const REALS *minus_lse,
                                        const REALS *minus_d, REALS *weights, REALS *slopes, REALS *dq) {
@@ -537,8 +539,9 @@ static void NAMED(reverse_crowd_block)(const NAMED(crowd) * at, int64_t i, int64
     NAMED(crowd_rows)(&to_q, rows, at->width, slopes, at->k, NULL, NULL, dq);
 }
 
-/* What all queries q (query, width) and gradients grad (query, value width) leave at the keys j ... j + rows - 1:
- * dk (rows, width) and dv (rows, value width). Where dv is NULL, dk (rows, value width) gets their sum. */
+/* What all queries q (query, width) and gradients grad (query, value width) leave at the keys j ... j + rows
+ * - 1: dk (rows, width) and dv (rows, value width). Where dv is NULL, dk (rows, value width) gets their sum.
+ */
 static void NAMED(reverse_crowd_keys)(const NAMED(crowd) * at, int64_t j, int64_t rows, const REALS *q,
                                       const REALS *grad, int64_t grad_step, const REALS *weights,
                                       const REALS *slopes, REALS *dk, REALS *dv) {
@@ -654,7 +657,8 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
             REAL *const panel = out + v * f * LANES;
             for (int64_t c = 0; c < f; ++c) OP(store)(panel + c * LANES, share * OP(load)(panel + c * LANES));
             NAMED(unpack)(panel, out_offset, count, f, (REAL *)job->out + (problem * n + at_row) * f);
-            OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(ln2 * top[v], sum[v]), count);
+            OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(ln2 * top[v], sum[v]),
+                            count);
         }
     }
 }
@@ -809,7 +813,7 @@ static void NAMED(attend_crowd)(const spo_attend_job *job, int64_t problem, void
         const REALS sink = NAMED(sinks_of)(at, problem, count, value);
         const INTS none = sink == -(REAL)INFINITY;
         begin_top = OP(select)(none, begin_top, sink);
-        begin_sum = OP(and)(OP(set)(1), ~none);
+        begin_sum = OP (and)(OP(set)(1), ~none);
     }
     for (int64_t i = 0, rows; i < n; i += rows) {
         REALS top[CROWD_MOST], sum[CROWD_MOST];

@@ -71,7 +71,8 @@ static void NAMED(features)(int64_t phases, const NAMED(constants) * by, const R
 }
 
 /* Q times a number. */
-static void NAMED(query_of)(int64_t phases, const NAMED(constants) * by, REAL times, const REALS *z, REALS *q) {
+static void NAMED(query_of)(int64_t phases, const NAMED(constants) * by, REAL times, const REALS *z,
+                            REALS *q) {
     for (int64_t k = 0; k < phases; ++k) {
         const REALS weight = times * by->weight[k];
         q[k] = weight * z[k];
@@ -243,8 +244,8 @@ static void NAMED(phase_begin)(const spo_phase_job *job, int64_t unit, int64_t b
                 (REAL *)(NAMED(value_at)(job, unit, 0) + block * at->value_width));
 }
 
-/* What follows a step's attention in a block: means, phases and values of the next step, and its row of F (and
- * of values, where they change). The sums are in the record's mean; top and sum are the rows'. */
+/* What follows a step's attention in a block: means, phases and values of the next step, and its row of F
+ * (and of values, where they change). The sums are in the record's mean; top and sum are the rows'. */
 static void NAMED(advance)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit, int64_t block,
                            int64_t step, REALS top, REALS sum, REALS *row) {
     const spo_phase_attention *at = job->at;
@@ -261,7 +262,8 @@ static void NAMED(advance)(const spo_phase_job *job, const NAMED(constants) * by
         const REALS rate = OP(set)((REAL)(at->dt * at->value_consensus));
         const REALS *const v = NAMED(value_at)(job, unit, step) + block * f;
         REALS *const next = NAMED(value_at)(job, unit, step + 1) + block * f;
-        for (int64_t c = 0; c < f; ++c) row[2 * m + c] = next[c] = OP(fma)(rate, mean[2 * m + c] - v[c], v[c]);
+        for (int64_t c = 0; c < f; ++c)
+            row[2 * m + c] = next[c] = OP(fma)(rate, mean[2 * m + c] - v[c], v[c]);
     }
 }
 
@@ -336,17 +338,19 @@ static int64_t NAMED(phase_room)(const spo_phase_attention *at, int crowded, int
 }
 
 /* The crowd whose keys are `rows`; read: with the values of a step of the record. */
-static NAMED(crowd) NAMED(crowd_at)(const spo_phase_job *job, int64_t unit, int64_t step, int read,
-                                    const REALS *rows) {
+static NAMED(crowd)
+    NAMED(crowd_at)(const spo_phase_job *job, int64_t unit, int64_t step, int read, const REALS *rows) {
     const int64_t m = job->at->phases, f = job->at->value_width, n = job->at->tokens;
     const int64_t wide = job->layout.mean_width;
-    return (NAMED(crowd)){n, n, 2 * m, read ? f : wide, 1, rows, read ? NAMED(value_at)(job, unit, step) : rows,
-                          2 * m, wide, read ? f : wide};
+    return (NAMED(crowd)){
+        n,     n,    2 * m,          read ? f : wide, 1, rows, read ? NAMED(value_at)(job, unit, step) : rows,
+        2 * m, wide, read ? f : wide};
 }
 
-/* Steps first ... last - 1 of a crowd, and its read-out if the last one is the end. Tokens go last to first: they
- * see none behind them, whose rows may be those of the next step already. */
-static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last, void *scratch) {
+/* Steps first ... last - 1 of a crowd, and its read-out if the last one is the end. Tokens go last to first:
+ * they see none behind them, whose rows may be those of the next step already. */
+static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last,
+                               void *scratch) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, n = at->tokens, wide = job->layout.mean_width;
     REAL *room = scratch;
@@ -411,7 +415,8 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
         if (t == last && !read) continue;
         const NAMED(crowd) crowd = NAMED(crowd_at)(job, unit, step, read, rows);
         const int64_t width = crowd.value_width;
-        const REALS *const z = NAMED(state_at)(job, unit, step), *const norm = NAMED(norm_at)(job, unit, step);
+        const REALS *const z = NAMED(state_at)(job, unit, step), *const norm =
+                                                                     NAMED(norm_at)(job, unit, step);
         const REALS *const query = NAMED(query_state)(job, unit, step);
         for (int64_t i = 0; i < n; ++i) NAMED(row_at)(job, &by, unit, i, step, rows + i * wide);
         for (int64_t i = 0, block; i < n; i += block) {
@@ -421,8 +426,8 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
                 const int64_t row = i + r;
                 NAMED(query_of)(m, &by, 1, query + row * 2 * m, q + row * 2 * m);
                 minus_top[r] = -norm[2 * row];
-                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, g + row * m, dv + row * f, &kappa,
-                                            grad + row * width);
+                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, g + row * m, dv + row * f,
+                                            &kappa, grad + row * width);
             }
             NAMED(reverse_crowd_block)(&crowd, i, block, q + i * 2 * m, grad + i * width, width, minus_top,
                                        minus_d, weights + i * n, slopes + i * n, dq);
@@ -455,7 +460,8 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
  */
 
 /* A block's row (F, v), by lane, into the problem's rows of the given side. */
-static void NAMED(lay_rows)(const spo_phase_job *job, int64_t unit, int64_t block, int side, const REALS *row) {
+static void NAMED(lay_rows)(const spo_phase_job *job, int64_t unit, int64_t block, int side,
+                            const REALS *row) {
     const int64_t n = job->at->tokens, wide = job->layout.mean_width;
     int64_t offset[LANES];
     NAMED(row_offsets)(wide, offset);
@@ -463,7 +469,8 @@ static void NAMED(lay_rows)(const spo_phase_job *job, int64_t unit, int64_t bloc
                   (REAL *)job->rows[side] + (unit * n + block * LANES) * wide);
 }
 
-/* Keys and values of a step; read: of the read-out, whose values are the caller's, unless they have changed. */
+/* Keys and values of a step; read: of the read-out, whose values are the caller's, unless they have changed.
+ */
 INLINE NAMED(keys) NAMED(phase_keys)(const spo_phase_job *job, int64_t unit, int side, int read) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, f = at->value_width, wide = job->layout.mean_width;

@@ -8,6 +8,13 @@
  *   exp       everywhere                1.3        1.5     (results below 2^-1022 included)
  *   sin, cos  on |x| <= 2^19            0.8        1.2
  *
+ * For the attention, in float and double, seen over 10^7 points:
+ *
+ *   weight, weight2                     1.3        1.5
+ *   log                                 2.0        2.0
+ *   sincos_near                         1.3        1.3
+ *   f_sincos on |x| <= 512              1e-7 absolutely
+ *
  * Farther lanes go one by one to the C library. exp(0) = exp2(0) = cos 0 = 1 and sin 0 = 0 exactly.
  * tests/csrc/test_vectormath.py holds these bounds against mpmath. The reductions need rounding to nearest,
  * the mode of every process that did not change it. */
@@ -126,7 +133,7 @@ INLINE void v_sincos_near(vd x, vd *sine, vd *cosine) {
 }
 
 /* e^x as the weights of a softmax need it, x <= 709 (88 in float): what lies below the smallest normal number
- * is 0, NaN stays NaN. 1.3 and 1.2 units in the last place. */
+ * is 0, NaN stays NaN. */
 INLINE vd v_weight(vd x) {
     const vd shifted = v_fma(x, v_set(LOG2_E), v_set(ROUNDER));
     const vd k = shifted - ROUNDER;
