@@ -29,10 +29,8 @@
 #define CROWD_MOST 3
 #endif
 #define CROWD_COLUMNS 4
-#ifndef TILE_VECTORS
 #define TILE_VECTORS 4
-#define TILE_KEYS 48
-#endif
+#define TILE_KEYS 96
 #define LARGEST_COUNT(a, b) ((a) > (b) ? (a) : (b))
 #define SMALLEST_COUNT(a, b) ((a) < (b) ? (a) : (b))
 #endif

@@ -73,7 +73,7 @@ def softmax_attention(q, k, v, grad, *, scale, causal, key_mask, sink, sink_valu
 
 
 # groups, heads, queries, keys, width, value width: crowds with and without tails; tiles of part of a
-# vector, of several vectors and of several tiles of keys; more keys than queries and fewer; none; one of everything
+# vector, of several vectors and of several tiles of keys; more keys than queries, fewer, none; one of all
 SHAPES = [
     (5, 4, 17, 17, 32, 16),
     (3, 3, 6, 11, 5, 3),
