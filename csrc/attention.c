@@ -272,13 +272,13 @@ static spo_phase_layout layout_of(const spo_phase_job *job, int64_t segment, int
     if (flat) segment = 0;
     const int consensus = at->value_consensus != 0;
     const int64_t n = job->blocks, m = at->phases, f = at->value_width;
-    spo_phase_layout l = {.mean_width = 2 * m + (consensus ? f : 0)};
+    const int means = !job->crowded; /* crowds compute means and outputs again, which is faster than to keep them */
+    spo_phase_layout l = {.mean_width = 2 * m + (consensus ? f : 0), .flat = flat};
     l.mean = l.z + (segment + 1) * n * 2 * m;
-    l.flat = flat;
-    l.norm = l.mean + (flat ? 1 : segment) * n * l.mean_width;
+    l.norm = l.mean + means * (flat ? 1 : segment) * n * l.mean_width;
     l.value = l.norm + (segment + 1) * n * 2;
     l.out = l.value + (consensus ? segment + 1 : 1) * n * f;
-    l.query = l.out + n * f;
+    l.query = l.out + means * n * f;
     l.end = l.query + (job->fixed_queries ? n * 2 * m : 0);
     return l;
 }

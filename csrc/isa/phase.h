@@ -22,7 +22,12 @@ typedef struct {
     const REALS *weight, *lag_cosine, *lag_sine;
     REALS stride; /* kappa dt */
     int near;     /* no step turns a phase by more than pi / 4: |drift| <= 1 */
+    REALS bound;  /* on scores: sum of |weight| */
+    int bounded;  /* it takes the place of the largest score: weights stay far from underflow */
 } NAMED(constants);
+
+/* Largest bound that may stand for a maximum: exp(-2 * 40) is a normal float. */
+#define BOUND 40
 
 /* (c, s) / |(c, s)| and 1 / |(c, s)|, which is 0 at the origin; scaled by a power of two on the way, so that
  * no square leaves the range. */
@@ -212,7 +217,10 @@ static NAMED(constants) NAMED(constants_of)(const spo_phase_job *job, int64_t un
     NAMED(pack)(job->lag, offset, count, m, (REAL *)(room + m));
     NAMED(pack)((const REAL *)job->lag + at->heads * m, offset, count, m, (REAL *)(room + 2 * m));
     const int far = OP(any)(OP(abs)(stride) > (REAL)0.78); /* a little less than pi / 4 */
-    return (NAMED(constants)){room, room + m, room + 2 * m, stride, !far};
+    REALS bound = {0};
+    for (int64_t k = 0; k < m; ++k) bound += OP(abs)(room[k]);
+    const int high = OP(any)(~(INTS)(bound <= (REAL)BOUND));
+    return (NAMED(constants)){room, room + m, room + 2 * m, stride, !far, bound, !high};
 }
 
 /* States of one block from (c, s), and its values into the record. */
@@ -247,10 +255,9 @@ static void NAMED(phase_begin)(const spo_phase_job *job, int64_t unit, int64_t b
 /* What follows a step's attention in a block: means, phases and values of the next step, and its row of F
  * (and of values, where they change). The sums are in the record's mean; top and sum are the rows'. */
 static void NAMED(advance)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit, int64_t block,
-                           int64_t step, REALS top, REALS sum, REALS *row) {
+                           int64_t step, REALS top, REALS sum, REALS *mean, REALS *row) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, f = at->value_width, wide = job->layout.mean_width;
-    REALS *const mean = NAMED(mean_at)(job, unit, step) + block * wide;
     REALS *const norm = NAMED(norm_at)(job, unit, step) + block * 2;
     const REALS share = 1 / sum;
     norm[0] = top;
@@ -278,10 +285,9 @@ static void NAMED(row_at)(const spo_phase_job *job, const NAMED(constants) * by,
 
 /* The end of the read-out in a block. */
 static void NAMED(read_out)(const spo_phase_job *job, int64_t unit, int64_t block, int64_t step, REALS top,
-                            REALS sum) {
+                            REALS sum, REALS *out) {
     const int64_t f = job->at->value_width;
     int64_t offset[LANES];
-    REALS *const out = NAMED(out_at)(job, unit) + block * f;
     REALS *const norm = NAMED(norm_at)(job, unit, step) + block * 2;
     const REALS share = 1 / sum;
     norm[0] = top;
@@ -291,23 +297,20 @@ static void NAMED(read_out)(const spo_phase_job *job, int64_t unit, int64_t bloc
     if (job->out) NAMED(unpack)((REAL *)out, offset, count, f, job->out);
 }
 
-/* The gradient at a block's sums (scaled by 1 / sum) on the way back through a step, or through the read-out
- * (read), and minus the rows' D. */
-static REALS NAMED(grad_of)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit,
-                            int64_t block, int64_t step, int read, REALS *g, REALS *dv, REALS *kappa,
-                            REALS *grad) {
+/* The gradient at a block's sums (scaled by share = 1 / sum) on the way back through a step whose means are `mean`,
+ * or through the read-out (read) whose values are; returns minus the rows' D. */
+static REALS NAMED(grad_of)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit, int64_t block,
+                            int64_t step, int read, REALS share, const REALS *mean, REALS *g, REALS *dv,
+                            REALS *kappa, REALS *grad) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, f = at->value_width, wide = read ? f : job->layout.mean_width;
-    const REALS share = NAMED(norm_at)(job, unit, step)[block * 2 + 1];
     REALS d = {0};
     if (read) {
-        const REALS *const out = NAMED(out_at)(job, unit) + block * f;
         int64_t offset[LANES];
         const int64_t count = NAMED(places)(job, unit, block, f, offset);
         NAMED(pack)(job->grad_out, offset, count, f, (REAL *)grad);
-        for (int64_t c = 0; c < f; ++c) d = OP(fma)(grad[c], out[c], d);
+        for (int64_t c = 0; c < f; ++c) d = OP(fma)(grad[c], mean[c], d);
     } else {
-        const REALS *const mean = NAMED(mean_at)(job, unit, step) + block * wide;
         const REALS dot =
             NAMED(reverse_move)(m, by, NAMED(state_at)(job, unit, step) + block * 2 * m, mean, g, grad);
         d = by->stride * dot;
@@ -330,8 +333,8 @@ static int64_t NAMED(phase_room)(const spo_phase_attention *at, int crowded, int
     const int64_t m = at->phases, f = at->value_width, n = at->tokens, row = 2 * m + f;
     const int64_t constants = PHASE_CONSTANTS * m + 2 * m + f;
     if (crowded && reverse)
-        return LANES * (constants + n * (2 * row + 2 * m) + CROWD_MOST * (2 * m + row + f) + 2 * n * n);
-    if (crowded) return LANES * (constants + n * row + CROWD_MOST * (2 * m + n));
+        return LANES * (constants + n * (2 * row + 2 * m) + CROWD_MOST * (2 * m + 2 * row + f) + 2 * n * n);
+    if (crowded) return LANES * (constants + n * row + CROWD_MOST * (2 * m + row + n));
     const int64_t padded = NAMED(padded)(2 * m) + NAMED(padded)(row);
     if (reverse) return LANES * constants + TILE_QUERIES * (2 * (2 * m) + row + padded + 2 * TILE_KEYS);
     return LANES * constants + TILE_QUERIES * (2 * m + TILE_KEYS);
@@ -357,6 +360,8 @@ static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t f
     REALS *const constants = (REALS *)NAMED(take)(&room, PHASE_CONSTANTS * m * LANES);
     REALS *const rows = (REALS *)NAMED(take)(&room, n * wide * LANES);
     REALS *const q = (REALS *)NAMED(take)(&room, CROWD_MOST * 2 * m * LANES);
+    REALS *const sums = (REALS *)NAMED(take)(&room, CROWD_MOST * LARGEST_COUNT(wide, at->value_width) * LANES);
+    REALS *const weights = (REALS *)room;
     const NAMED(constants) by = NAMED(constants_of)(job, unit, constants);
     const int64_t blocks = n <= CROWD_MOST ? 1 : (n - CROWD_MOST + CROWD_ROWS - 1) / CROWD_ROWS + 1;
     for (int64_t i = 0; i < n; ++i) NAMED(row_at)(job, &by, unit, i, 0, rows + i * wide);
@@ -365,23 +370,25 @@ static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t f
         const int read = t == at->steps;
         if (t == last && !read) break;
         const NAMED(crowd) crowd = NAMED(crowd_at)(job, unit, step, read, rows);
-        REALS *const sums = read ? NAMED(out_at)(job, unit) : NAMED(mean_at)(job, unit, step);
         const REALS *const query = NAMED(query_state)(job, unit, step);
         for (int64_t i = (blocks - 1) * CROWD_ROWS; i >= 0; i -= CROWD_ROWS) {
             REALS top[CROWD_MOST], sum[CROWD_MOST];
-            const int64_t count = NAMED(crowd_take)(n - i);
+            const int64_t count = NAMED(crowd_take)(n - i), width = crowd.value_width;
             for (int64_t r = 0; r < count; ++r) {
-                top[r] = OP(set)(NOTHING);
+                top[r] = by.bounded ? by.bound : OP(set)(NOTHING);
                 sum[r] = (REALS){0};
                 NAMED(query_of)(m, &by, 1, query + (i + r) * 2 * m, q + r * 2 * m);
             }
-            NAMED(attend_crowd_block)(&crowd, i, count, q, NULL, (REALS *)room, top, sum,
-                                      sums + i * crowd.value_width, crowd.value_width);
+            const int64_t some = NAMED(score_crowd_block)(&crowd, i, count, q, weights);
+            if (!by.bounded) NAMED(raise_crowd_block)(count, n, some, weights, top, sum);
+            NAMED(weigh_crowd_block)(count, n, some, weights, top, sum);
+            NAMED(value_crowd_block)(&crowd, i, count, weights, sums, width);
             for (int64_t r = 0; r < count; ++r)
                 if (read)
-                    NAMED(read_out)(job, unit, i + r, step, top[r], sum[r]);
+                    NAMED(read_out)(job, unit, i + r, step, top[r], sum[r], sums + r * width);
                 else
-                    NAMED(advance)(job, &by, unit, i + r, step, top[r], sum[r], rows + (i + r) * wide);
+                    NAMED(advance)(job, &by, unit, i + r, step, top[r], sum[r], sums + r * width,
+                                   rows + (i + r) * wide);
         }
     }
 }
@@ -399,6 +406,7 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
     REALS *const q = (REALS *)NAMED(take)(&room, n * 2 * m * LANES);
     REALS *const grad = (REALS *)NAMED(take)(&room, n * LARGEST_COUNT(wide, f) * LANES);
     REALS *const dq = (REALS *)NAMED(take)(&room, CROWD_MOST * 2 * m * LANES);
+    REALS *const mean = (REALS *)NAMED(take)(&room, CROWD_MOST * LARGEST_COUNT(wide, f) * LANES);
     REALS *const dk = (REALS *)NAMED(take)(&room, CROWD_MOST * wide * LANES);
     REALS *const new_dv = (REALS *)NAMED(take)(&room, CROWD_MOST * f * LANES);
     REALS *const weights = (REALS *)room, *const slopes = weights + n * n;
@@ -420,17 +428,25 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
         const REALS *const query = NAMED(query_state)(job, unit, step);
         for (int64_t i = 0; i < n; ++i) NAMED(row_at)(job, &by, unit, i, step, rows + i * wide);
         for (int64_t i = 0, block; i < n; i += block) {
-            REALS minus_top[CROWD_MOST], minus_d[CROWD_MOST];
+            REALS top[CROWD_MOST], sum[CROWD_MOST] = {{0}}, minus_d[CROWD_MOST];
+            REALS *const weight = weights + i * n;
             block = NAMED(crowd_take)(n - i);
             for (int64_t r = 0; r < block; ++r) {
-                const int64_t row = i + r;
-                NAMED(query_of)(m, &by, 1, query + row * 2 * m, q + row * 2 * m);
-                minus_top[r] = -norm[2 * row];
-                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, g + row * m, dv + row * f,
-                                            &kappa, grad + row * width);
+                NAMED(query_of)(m, &by, 1, query + (i + r) * 2 * m, q + (i + r) * 2 * m);
+                top[r] = norm[2 * (i + r)];
             }
-            NAMED(reverse_crowd_block)(&crowd, i, block, q + i * 2 * m, grad + i * width, width, minus_top,
-                                       minus_d, weights + i * n, slopes + i * n, dq);
+            const int64_t some = NAMED(score_crowd_block)(&crowd, i, block, q + i * 2 * m, weight);
+            NAMED(weigh_crowd_block)(block, n, some, weight, top, sum);
+            NAMED(value_crowd_block)(&crowd, i, block, weight, mean, width);
+            for (int64_t r = 0; r < block; ++r) {
+                const int64_t row = i + r;
+                const REALS share = norm[2 * row + 1];
+                for (int64_t c = 0; c < width; ++c) mean[r * width + c] *= share;
+                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, share, mean + r * width, g + row * m,
+                                            dv + row * f, &kappa, grad + row * width);
+            }
+            NAMED(reverse_crowd_block)(&crowd, i, block, grad + i * width, width, minus_d, weight,
+                                       slopes + i * n, dq);
             for (int64_t r = 0; r < block; ++r)
                 NAMED(reverse_query)(m, &by, query + (i + r) * 2 * m, dq + r * 2 * m, to_query + (i + r) * m,
                                      sums + m);
@@ -526,16 +542,16 @@ static void NAMED(phase_tile)(const spo_phase_job *job, int64_t unit, int64_t ti
     for (int64_t v = 0; v < rows.vectors; ++v) {
         NAMED(query_of)(m, &by, (REAL)LOG2_E, NAMED(query_state)(job, unit, step) + (block + v) * 2 * m,
                         (REALS *)(q + v * 2 * m * LANES));
-        top[v] = (REALS){0};
+        top[v] = by.bounded ? (REAL)LOG2_E * by.bound : (REALS){0};
         sum[v] = (REALS){0};
     }
     memset(sums, 0, (size_t)(rows.vectors * kv.value_width) * sizeof(REALS));
-    NAMED(attend_tile)(&kv, &rows, q, room, top, sum, (REAL *)sums);
+    NAMED(attend_tile)(&kv, &rows, by.bounded, q, room, top, sum, (REAL *)sums);
     for (int64_t v = 0; v < rows.vectors; ++v)
         if (read)
-            NAMED(read_out)(job, unit, block + v, step, top[v], sum[v]);
+            NAMED(read_out)(job, unit, block + v, step, top[v], sum[v], sums + v * kv.value_width);
         else {
-            NAMED(advance)(job, &by, unit, block + v, step, top[v], sum[v], row);
+            NAMED(advance)(job, &by, unit, block + v, step, top[v], sum[v], sums + v * kv.value_width, row);
             NAMED(lay_rows)(job, unit, block + v, !side, row);
         }
 }
@@ -565,6 +581,7 @@ static void NAMED(reverse_phase_span)(const spo_phase_job *job, int64_t unit, in
     REALS *const to_query = job->fixed_queries ? query_g : g;
     const NAMED(constants) by = NAMED(constants_of)(job, unit, constants);
     REALS minus_top[TILE_VECTORS], minus_d[TILE_VECTORS], kappa = {0};
+    const REALS *const mean = read ? NAMED(out_at)(job, unit) : NAMED(mean_at)(job, unit, step);
     const NAMED(reverse) to = {q,
                                grad,
                                q_rows,
@@ -593,9 +610,10 @@ static void NAMED(reverse_phase_span)(const spo_phase_job *job, int64_t unit, in
             NAMED(unpack)(panel, q_offset, count, 2 * m, q_rows + v * LANES * pe);
             for (int64_t k = 0; k < 2 * m; ++k)
                 OP(store)(panel + k * LANES, (REAL)LOG2_E * OP(load)(panel + k * LANES));
-            minus_top[v] = -NAMED(norm_at)(job, unit, step)[block * 2];
-            minus_d[v] = NAMED(grad_of)(job, &by, unit, block, step, read, g + block * m, dv + block * f,
-                                        &kappa, (REALS *)gradient);
+            const REALS *const norm = NAMED(norm_at)(job, unit, step) + block * 2;
+            minus_top[v] = -norm[0];
+            minus_d[v] = NAMED(grad_of)(job, &by, unit, block, step, read, norm[1], mean + block * wide,
+                                        g + block * m, dv + block * f, &kappa, (REALS *)gradient);
             NAMED(unpack)(gradient, grad_offset, count, wide, grad_rows + v * LANES * pf);
             for (int64_t r = count; r < LANES; ++r) {
                 memset(q_rows + (v * LANES + r) * pe, 0, (size_t)pe * sizeof(REAL));
