@@ -6,8 +6,9 @@
  *
  *   crowds  lanes are problems (a group and a head), for short sequences: no lane is lost to a tail or to the
  *           causal edge, no sum runs across lanes
- *   tiles   lanes are queries: a tile of TILE_VECTORS vectors of queries against TILE_KEYS keys at a time,
- * with running maximum and sum (M. Milakov, N. Gimelshein, arXiv:1805.02867; T. Dao et al., NeurIPS 2022)
+ *   tiles   lanes are queries: TILE_VECTORS vectors of queries against TILE_KEYS keys at a time, with running
+ *           sums relative to a running top (M. Milakov, N. Gimelshein, arXiv:1805.02867; T. Dao et al.,
+ *           NeurIPS 2022), which is raised only where a score is far above it
  *
  * The reverse pass recomputes the weights P = exp(q k - lse) tile by tile; with g the gradient at a row of
  * the output, D = sum g * out, dS = P (g v - D): dv += P g, dq += dS k, dk += dS q.
@@ -247,8 +248,8 @@ INLINE int64_t NAMED(seen_by)(const NAMED(rows) * rows, int64_t v, int64_t j0, i
 
 /* Takes `seen` scores of one vector, in steps of TILE_QUERIES, less their top, to weights; returns their sum.
  * Raises the top, and shrinks what was summed up, where a score is too far above or the first one comes. */
-INLINE REALS NAMED(weigh)(int64_t seen, int bounded, REAL *scores, REALS *top, REALS *sum, int64_t value_width,
-                          REAL *out) {
+INLINE REALS NAMED(weigh)(int64_t seen, int bounded, REAL *scores, REALS *top, REALS *sum,
+                          int64_t value_width, REAL *out) {
     REALS highest = OP(set)(NOTHING), total = {0};
     const INTS fresh = *sum == (REALS){0};
     for (int64_t j = 0; !bounded && j < seen; ++j)
@@ -483,8 +484,9 @@ INLINE int64_t NAMED(crowd_reach)(const NAMED(crowd) * at, int64_t i, int64_t ro
     return SMALLEST_COUNT(at->keys, (seen + CROWD_COLUMNS - 1) / CROWD_COLUMNS * CROWD_COLUMNS);
 }
 
-/* The blocks of a crowd. A block of queries i ... i + rows - 1 has rows of `keys` scores, which become weights; of
- * these it looks at the first `some`, and zeros follow as far as a block of keys goes that begins before. */
+/* The blocks of a crowd. A block of queries i ... i + rows - 1 has rows of `keys` scores, which become
+ * weights; of these it looks at the first `some`, and zeros follow as far as a block of keys goes that begins
+ * before. */
 INLINE int64_t NAMED(crowd_tail)(const NAMED(crowd) * at, int64_t i, int64_t rows) {
     return SMALLEST_COUNT(at->keys, NAMED(crowd_reach)(at, i, rows) + CROWD_MOST);
 }
@@ -504,8 +506,8 @@ static int64_t NAMED(score_crowd_block)(const NAMED(crowd) * at, int64_t i, int6
 }
 
 /* top becomes the largest score of each row, if it is larger; sum shrinks with it. */
-static void NAMED(raise_crowd_block)(int64_t rows, int64_t keys, int64_t some, const REALS *scores, REALS *top,
-                                     REALS *sum) {
+static void NAMED(raise_crowd_block)(int64_t rows, int64_t keys, int64_t some, const REALS *scores,
+                                     REALS *top, REALS *sum) {
     for (int64_t r = 0; r < rows; ++r) {
         REALS highest = top[r];
         for (int64_t j = 0; j < some; ++j) highest = OP(max)(scores[r * keys + j], highest);
@@ -515,8 +517,8 @@ static void NAMED(raise_crowd_block)(int64_t rows, int64_t keys, int64_t some, c
 }
 
 /* Weights relative to exp(top); sum grows by them. Rows side by side, since each waits for its own sum. */
-INLINE void NAMED(weigh_crowd_rows)(const int rows, int64_t keys, int64_t some, REALS *scores, const REALS *top,
-                                    REALS *sum) {
+INLINE void NAMED(weigh_crowd_rows)(const int rows, int64_t keys, int64_t some, REALS *scores,
+                                    const REALS *top, REALS *sum) {
     REALS total[CROWD_MOST], less[CROWD_MOST];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) total[r] = sum[r], less[r] = top[r];
@@ -531,8 +533,8 @@ INLINE void NAMED(weigh_crowd_rows)(const int rows, int64_t keys, int64_t some, 
     for (int r = 0; r < rows; ++r) sum[r] = total[r];
 }
 
-static void NAMED(weigh_crowd_block)(int64_t rows, int64_t keys, int64_t some, REALS *scores, const REALS *top,
-                                     REALS *sum) {
+static void NAMED(weigh_crowd_block)(int64_t rows, int64_t keys, int64_t some, REALS *scores,
+                                     const REALS *top, REALS *sum) {
     switch (rows) {
 #if CROWD_MOST == 5
     case 5: NAMED(weigh_crowd_rows)(5, keys, some, scores, top, sum); break;
@@ -547,7 +549,8 @@ static void NAMED(weigh_crowd_block)(int64_t rows, int64_t keys, int64_t some, R
 /* Weighted sums of the values. */
 static void NAMED(value_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *weights,
                                      REALS *out, int64_t out_step) {
-    const NAMED(crowd_product) value = {NAMED(crowd_reach)(at, i, rows), at->keys, 1, 1, at->v_step, out_step, 0};
+    const NAMED(crowd_product)
+        value = {NAMED(crowd_reach)(at, i, rows), at->keys, 1, 1, at->v_step, out_step, 0};
     NAMED(crowd_rows)(&value, rows, at->value_width, weights, at->v, NULL, NULL, out);
 }
 
@@ -894,7 +897,8 @@ static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, voi
         REALS d = {0};
         for (int64_t c = 0; c < f; ++c) d = OP(fma)(grad[i * f + c], out[i * f + c], d);
         minus_d[i] = -d;
-        lse[i] = OP(select)(lse[i] == -(REAL)INFINITY, OP(set)(-NOTHING), lse[i]); /* of a row that sees none */
+        lse[i] =
+            OP(select)(lse[i] == -(REAL)INFINITY, OP(set)(-NOTHING), lse[i]); /* of a row that sees none */
     }
     if (at->sink) {
         const REALS sink = NAMED(sinks_of)(at, problem, count, value);

@@ -130,26 +130,36 @@ static REALS NAMED(reverse_move)(int64_t phases, const NAMED(constants) * by, co
     return dot;
 }
 
-/* From the gradient at F: g grows, and so does the lag's gradient. */
-static void NAMED(reverse_features)(int64_t phases, const NAMED(constants) * by, const REALS *z,
-                                    const REALS *df, REALS *g, REALS *lag) {
+/* From the gradient at F of some blocks, df_step apart: g grows, and so does the lag's gradient. */
+static void NAMED(reverse_features)(int64_t phases, const NAMED(constants) * by, int64_t blocks,
+                                    const REALS *z, const REALS *df, int64_t df_step, REALS *g, REALS *lag) {
     for (int64_t k = 0; k < phases; ++k) {
-        const REALS cosine = z[k], sine = z[phases + k];
-        const REALS f_cosine = OP(fma)(cosine, by->lag_cosine[k], -(sine * by->lag_sine[k]));
-        const REALS f_sine = OP(fma)(sine, by->lag_cosine[k], cosine * by->lag_sine[k]);
-        const REALS slope = OP(fma)(df[phases + k], f_cosine, -(df[k] * f_sine));
-        g[k] += slope;
-        lag[k] += slope;
+        const REALS lag_cosine = by->lag_cosine[k], lag_sine = by->lag_sine[k];
+        REALS total = lag[k];
+        for (int64_t b = 0; b < blocks; ++b) {
+            const REALS *const at = z + b * 2 * phases + k, *const d = df + b * df_step + k;
+            const REALS f_cosine = OP(fma)(at[0], lag_cosine, -(at[phases] * lag_sine));
+            const REALS f_sine = OP(fma)(at[phases], lag_cosine, at[0] * lag_sine);
+            const REALS slope = OP(fma)(d[phases], f_cosine, -(d[0] * f_sine));
+            g[b * phases + k] += slope;
+            total += slope;
+        }
+        lag[k] = total;
     }
 }
 
-/* From the gradient at Q: g grows, and so does the weights' gradient. */
-static void NAMED(reverse_query)(int64_t phases, const NAMED(constants) * by, const REALS *z, const REALS *dq,
-                                 REALS *g, REALS *weight) {
+/* From the gradient at Q of some blocks: g grows, and so does the weights' gradient. */
+static void NAMED(reverse_query)(int64_t phases, const NAMED(constants) * by, int64_t blocks, const REALS *z,
+                                 const REALS *dq, REALS *g, REALS *weight) {
     for (int64_t k = 0; k < phases; ++k) {
-        const REALS cosine = z[k], sine = z[phases + k];
-        g[k] += by->weight[k] * OP(fma)(dq[phases + k], cosine, -(dq[k] * sine));
-        weight[k] += OP(fma)(dq[k], cosine, dq[phases + k] * sine);
+        const REALS scale = by->weight[k];
+        REALS total = weight[k];
+        for (int64_t b = 0; b < blocks; ++b) {
+            const REALS *const at = z + b * 2 * phases + k, *const d = dq + b * 2 * phases + k;
+            g[b * phases + k] += scale * OP(fma)(d[phases], at[0], -(d[0] * at[phases]));
+            total += OP(fma)(d[0], at[0], d[phases] * at[phases]);
+        }
+        weight[k] = total;
     }
 }
 
@@ -297,11 +307,11 @@ static void NAMED(read_out)(const spo_phase_job *job, int64_t unit, int64_t bloc
     if (job->out) NAMED(unpack)((REAL *)out, offset, count, f, job->out);
 }
 
-/* The gradient at a block's sums (scaled by share = 1 / sum) on the way back through a step whose means are `mean`,
- * or through the read-out (read) whose values are; returns minus the rows' D. */
-static REALS NAMED(grad_of)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit, int64_t block,
-                            int64_t step, int read, REALS share, const REALS *mean, REALS *g, REALS *dv,
-                            REALS *kappa, REALS *grad) {
+/* The gradient at a block's sums (scaled by share = 1 / sum) on the way back through a step whose means are
+ * `mean`, or through the read-out (read) whose values are; returns minus the rows' D. */
+static REALS NAMED(grad_of)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit,
+                            int64_t block, int64_t step, int read, REALS share, const REALS *mean, REALS *g,
+                            REALS *dv, REALS *kappa, REALS *grad) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, f = at->value_width, wide = read ? f : job->layout.mean_width;
     REALS d = {0};
@@ -360,7 +370,8 @@ static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t f
     REALS *const constants = (REALS *)NAMED(take)(&room, PHASE_CONSTANTS * m * LANES);
     REALS *const rows = (REALS *)NAMED(take)(&room, n * wide * LANES);
     REALS *const q = (REALS *)NAMED(take)(&room, CROWD_MOST * 2 * m * LANES);
-    REALS *const sums = (REALS *)NAMED(take)(&room, CROWD_MOST * LARGEST_COUNT(wide, at->value_width) * LANES);
+    REALS *const sums =
+        (REALS *)NAMED(take)(&room, CROWD_MOST * LARGEST_COUNT(wide, at->value_width) * LANES);
     REALS *const weights = (REALS *)room;
     const NAMED(constants) by = NAMED(constants_of)(job, unit, constants);
     const int64_t blocks = n <= CROWD_MOST ? 1 : (n - CROWD_MOST + CROWD_ROWS - 1) / CROWD_ROWS + 1;
@@ -442,14 +453,12 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
                 const int64_t row = i + r;
                 const REALS share = norm[2 * row + 1];
                 for (int64_t c = 0; c < width; ++c) mean[r * width + c] *= share;
-                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, share, mean + r * width, g + row * m,
-                                            dv + row * f, &kappa, grad + row * width);
+                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, share, mean + r * width,
+                                            g + row * m, dv + row * f, &kappa, grad + row * width);
             }
             NAMED(reverse_crowd_block)(&crowd, i, block, grad + i * width, width, minus_d, weight,
                                        slopes + i * n, dq);
-            for (int64_t r = 0; r < block; ++r)
-                NAMED(reverse_query)(m, &by, query + (i + r) * 2 * m, dq + r * 2 * m, to_query + (i + r) * m,
-                                     sums + m);
+            NAMED(reverse_query)(m, &by, block, query + i * 2 * m, dq, to_query + i * m, sums + m);
         }
         for (int64_t j = 0, block; j < n; j += block) {
             block = NAMED(crowd_take)(n - j);
@@ -458,11 +467,9 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
             const REALS *const values = read ? new_dv : dk + 2 * m;
             const int64_t values_step = read ? f : wide;
             const int64_t dk_step = read ? 2 * m : wide;
-            for (int64_t r = 0; r < block; ++r) {
-                NAMED(reverse_features)(m, &by, z + (j + r) * 2 * m, dk + r * dk_step, g + (j + r) * m, sums);
-                for (int64_t c = 0; (read || wide > 2 * m) && c < f; ++c)
-                    dv[(j + r) * f + c] += values[r * values_step + c];
-            }
+            NAMED(reverse_features)(m, &by, block, z + j * 2 * m, dk, dk_step, g + j * m, sums);
+            for (int64_t r = 0; (read || wide > 2 * m) && r < block; ++r)
+                for (int64_t c = 0; c < f; ++c) dv[(j + r) * f + c] += values[r * values_step + c];
         }
     }
     for (int64_t lane = 0; lane < count; ++lane) {
@@ -622,11 +629,8 @@ static void NAMED(reverse_phase_span)(const spo_phase_job *job, int64_t unit, in
         }
         memset(dq, 0, (size_t)(TILE_QUERIES * 2 * m) * sizeof(REAL));
         NAMED(reverse_tile)(&kv, &rows, &to);
-        for (int64_t v = 0; v < rows.vectors; ++v) {
-            const int64_t block = i / LANES + v;
-            NAMED(reverse_query)(m, &by, NAMED(query_state)(job, unit, step) + block * 2 * m,
-                                 (REALS *)(dq + v * 2 * m * LANES), to_query + block * m, weight);
-        }
+        NAMED(reverse_query)(m, &by, rows.vectors, NAMED(query_state)(job, unit, step) + i / LANES * 2 * m,
+                             (REALS *)dq, to_query + i / LANES * m, weight);
     }
     for (int64_t k = 0; k < m; ++k) part[m + k] += NAMED(total)(weight[k], LANES);
     part[2 * m] += NAMED(total)(kappa, LANES);
@@ -658,8 +662,8 @@ static void NAMED(collect_phase_span)(const spo_phase_job *job, int64_t unit, in
                 OP(store)(sum + x, OP(load)(sum + x) + OP(load)(other + x));
         }
         NAMED(pack)(sum, offset, LANES, 2 * m + f, (REAL *)rows);
-        NAMED(reverse_features)(m, &by, NAMED(state_at)(job, unit, step) + block * 2 * m, rows, g + block * m,
-                                lag);
+        NAMED(reverse_features)(m, &by, 1, NAMED(state_at)(job, unit, step) + block * 2 * m, rows, 0,
+                                g + block * m, lag);
         for (int64_t c = 0; c < f; ++c) dv[block * f + c] += rows[2 * m + c];
     }
     for (int64_t k = 0; k < m; ++k) part[k] += NAMED(total)(lag[k], LANES);
