@@ -1,6 +1,7 @@
 """What modulation adds to a step, said three ways.
 
-(a) One ``modulate`` call against one step of the SCPN phase orchestrator, whose budget for it is ten percent.
+(a) One ``modulate`` call, by one and by two workers, against one step of the SCPN phase orchestrator, whose
+    budget for it is ten percent.
 (b) A modulated step of this package against its own un-modulated one, beside the least time that this machine
     needs for it: max(multiply-adds / peak rate, bytes of K / bandwidth) plus the attention.
 (c) How rarely K' may be made anew (``modulate_every=k``) for (b) to come under ten percent, and what that
@@ -26,6 +27,7 @@ from spo_fast.tableaux import TABLEAUX
 SIZES = (16, 64, 128, 256, 512, 1024)
 METHODS = tuple(TABLEAUX)
 BUDGET = 0.10  # what modulation may add to a step
+WORKERS = 2  # of the modulation that is held against the other package's step, beside one
 ERROR_STEPS = 1000
 TRIES = 6  # of k, each a tenth larger than the one before: noise must not drive it off
 # Evaluations of the right-hand side in a step: the last one of an adaptive method is the next step's first.
@@ -100,6 +102,8 @@ class Row:
         One step inside ``simulate``.
     modulate, attention : bench.Timing
         One call of a ``Modulator`` with ``out``, and of its ``factors``, which is the attention alone.
+    shared : bench.Timing or None
+        One call of a ``Modulator`` with `WORKERS` workers; None where that was not measured.
     bound : float or None
         Least time of a modulated step here; None without the native core.
     rarely : Rarely
@@ -116,6 +120,7 @@ class Row:
     attention: bench.Timing
     bound: float | None
     rarely: Rarely
+    shared: bench.Timing | None = None
     orchestrator_step: float | None = None
     orchestrator_run: float | None = None
 
@@ -171,7 +176,8 @@ def _row(
     n: int, method: str, backend: str | None, rounds: int, theirs: dict[str, list[float]], seconds: float
 ) -> Row:
     knm, theta, _ = bench.problem(n)
-    modulator, out = Modulator(knm, backend=backend), np.empty_like(knm)
+    modulator, shared = (Modulator(knm, backend=backend, workers=workers) for workers in (1, WORKERS))
+    out = np.empty_like(knm)
 
     def repeated(call: Any) -> Any:
         def run(repeats: int) -> None:
@@ -185,12 +191,13 @@ def _row(
         _steps(n, method, backend, 1),
         repeated(lambda: modulator(theta, out)),
         repeated(lambda: modulator.factors(theta)),
+        repeated(lambda: shared(theta, out)),
     ]
-    plain, modulated, call, attention = bench.interleaved(operations, rounds, seconds)
+    plain, modulated, call, attention, by_two = bench.interleaved(operations, rounds, seconds)
     step, run = theirs.get(method, (None, None))
     rarely = _rarely(n, method, backend, modulated.minimum / plain.minimum - 1.0, rounds, seconds)
     bound = _bound(n, method, attention.minimum)
-    return Row(n, method, plain, modulated, call, attention, bound, rarely, step, run)
+    return Row(n, method, plain, modulated, call, attention, bound, rarely, by_two, step, run)
 
 
 def _steps(n: int, method: str, backend: str | None, every: int | None) -> Any:
@@ -291,6 +298,8 @@ _HEADINGS = (
     "method",
     "`modulate` / orchestrator's `step`",
     "/ `run`",
+    "two workers / `step`",
+    "/ `run`",
     "step, µs",
     "modulated, µs",
     "overhead",
@@ -319,15 +328,17 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    def share(time: float | None) -> str:
-        return "-" if time is None else f"{100.0 * row.modulate.minimum / time:.3g} %"
+    def share(call: bench.Timing | None, step: float | None) -> str:
+        return "-" if call is None or step is None else f"{100.0 * call.minimum / step:.3g} %"
 
     bound = "-" if row.bound is None else f"{row.modulated.minimum / row.bound:.2f}"
     return (
         str(row.n),
         row.method,
-        share(row.orchestrator_step),
-        share(row.orchestrator_run),
+        share(row.modulate, row.orchestrator_step),
+        share(row.modulate, row.orchestrator_run),
+        share(row.shared, row.orchestrator_step),
+        share(row.shared, row.orchestrator_run),
         f"{row.plain.minimum * 1e6:.3g}",
         f"{row.modulated.minimum * 1e6:.4g}",
         f"{100.0 * row.overhead:.0f} %",
@@ -352,8 +363,8 @@ def from_json(text: str) -> tuple[list[Row], dict[str, str]]:
 
 
 def _row_from(fields: dict[str, Any]) -> Row:
-    names = ("plain", "modulated", "modulate", "attention")
-    timings = {name: bench.Timing(**fields[name]) for name in names}
+    names = ("plain", "modulated", "modulate", "attention", "shared")
+    timings = {name: bench.Timing(**fields[name]) for name in names if fields.get(name)}
     return Row(**(fields | timings | {"rarely": Rarely(**fields["rarely"])}))
 
 

@@ -26,7 +26,7 @@ def a_row(**changes):
     values = {
         "n": 16, "method": "euler", "plain": timing(1e-6), "modulated": timing(4e-6),
         "modulate": timing(2e-6), "attention": timing(1e-6), "bound": 2e-6,
-        "rarely": overhead.Rarely(30, 0.09, 1e-3, 2e-3),
+        "rarely": overhead.Rarely(30, 0.09, 1e-3, 2e-3), "shared": timing(1e-6),
         "orchestrator_step": 200e-6, "orchestrator_run": 4e-6,
     }  # fmt: skip
     return overhead.Row(**(values | changes))
@@ -37,13 +37,15 @@ def test_rows_hold_what_was_measured(rows):
     for row in rows:
         assert row.overhead == row.modulated.minimum / row.plain.minimum - 1.0
         assert row.rarely.k >= 1 and 0.0 <= row.rarely.radius <= 1.0 and 0.0 <= row.rarely.phase <= np.pi
-        assert row.orchestrator_step is None
+        assert row.orchestrator_step is None and row.shared.minimum > 0.0
 
 
 def test_the_table_says_percentages_of_the_other_step():
     cells = overhead.table([a_row()]).splitlines()[2].split(" | ")
-    assert cells[2:8] == ["1 %", "50 %", "1", "4", "300 %", "2.00"]
-    assert overhead.table([a_row(bound=None, orchestrator_step=None)]).count(" | - |") == 2
+    assert cells[2:10] == ["1 %", "50 %", "0.5 %", "25 %", "1", "4", "300 %", "2.00"]
+    cells = overhead.table([a_row(bound=None, orchestrator_step=None)]).splitlines()[2].split(" | ")
+    assert [k for k, cell in enumerate(cells) if cell == "-"] == [2, 4, 9]
+    assert overhead.table([a_row(shared=None)]).count(" - |") == 2
 
 
 def test_json_holds_everything(rows):
