@@ -21,11 +21,11 @@
 #ifndef SPO_ATTENTION_SHAPES
 #define SPO_ATTENTION_SHAPES
 #if SPO_LANES == 8 || defined(__aarch64__)
-#define PRODUCT_ROWS 12
+#define GEMM_ROWS 12
 #define CROWD_ROWS 4
 #define CROWD_MOST 5
 #else
-#define PRODUCT_ROWS 6
+#define GEMM_ROWS 6
 #define CROWD_ROWS 3
 #define CROWD_MOST 3
 #endif
@@ -97,7 +97,7 @@ typedef void NAMED(product_block)(const NAMED(product) * p, const REAL *a, const
 INLINE void NAMED(multiply)(const int rows, const int vectors, const int add, const int64_t a_row,
                             const int64_t a_term, const NAMED(product) * p, const REAL *a, const REAL *b,
                             const REALS *start, REAL *c) {
-    REALS sum[PRODUCT_ROWS][2];
+    REALS sum[GEMM_ROWS][2];
     const int64_t terms = p->terms, b_vector = p->b_vector, b_term = p->b_term;
     const int64_t c_row = p->c_row, c_vector = p->c_vector;
 #pragma GCC unroll 12
@@ -155,7 +155,7 @@ PRODUCT_BLOCK(4, 1)
 PRODUCT_BLOCK(4, 2)
 PRODUCT_BLOCK(6, 1)
 PRODUCT_BLOCK(6, 2)
-#if PRODUCT_ROWS == 12
+#if GEMM_ROWS == 12
 PRODUCT_BLOCK(8, 1)
 PRODUCT_BLOCK(8, 2)
 PRODUCT_BLOCK(12, 1)
@@ -163,7 +163,7 @@ PRODUCT_BLOCK(12, 2)
 #endif
 #undef PRODUCT_BLOCK
 
-#if PRODUCT_ROWS == 12
+#if GEMM_ROWS == 12
 #define BLOCKS_OF(KIND, VECTORS)                                                                             \
     {NAMED(KIND##_12_##VECTORS), NAMED(KIND##_8_##VECTORS), NAMED(KIND##_6_##VECTORS),                       \
      NAMED(KIND##_4_##VECTORS),  NAMED(KIND##_2_##VECTORS), NAMED(KIND##_1_##VECTORS)}
@@ -185,7 +185,7 @@ static const NAMED(product_kind) NAMED(along_add) = {BLOCKS_OF(along_add, 1), BL
 /* Blocks of 12, 8, 6, 4, 2 or 1 rows: the largest that leaves no single row behind a large one. */
 INLINE int NAMED(block_of)(int64_t left) {
     static const signed char choice[17] = {5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0, 1};
-#if PRODUCT_ROWS == 12
+#if GEMM_ROWS == 12
     return left > 16 ? 0 : choice[left];
 #else
     return left >= 6 && left != 8 ? 2 : left >= 4 ? 3 : choice[left];
