@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from spo_fast.backends import pulse as backends
 from spo_fast.backends.pulse import statistics
 from spo_fast.backends.pulse.reference import sigmoid
-from spo_fast.pulse import moment_basis, rotary_tables, twist_of
+from spo_fast.pulse import bases, fraction, rotary_tables, twist_of
 from spo_fast.validation import (
     choice,
     describe,
@@ -28,12 +28,10 @@ from spo_fast.validation import (
     integer,
     like,
     named_arrays,
-    number,
 )
 
 VARIANTS = ("standard", "leaky", "parseval", "chunked", "alpert")
 WEDGES = ("published", "relative")
-LARGEST_ORDER = 2
 
 _WITH_GATE = ("parseval", "chunked")
 _WITH_WEDGE = ("parseval", "chunked", "alpert")
@@ -73,14 +71,12 @@ class PulseOptions:
         result = cls(
             choice(variant, "variant", VARIANTS),
             integer(chunk_size, "chunk_size", 1),
-            min(LARGEST_ORDER, integer(poly_order, "poly_order", 0)),
-            number(decay, "decay", minimum=0.0),
+            integer(poly_order, "poly_order", 0),
+            fraction(decay, "decay"),
             flag(mask, "mask"),
             flag(strict_causal, "strict_causal"),
             choice(wedge, "wedge", WEDGES),
         )
-        if result.decay > 1.0:
-            raise ValueError(f"decay must be at most 1, got {result.decay!r}")
         if result.strict_causal and not result.mask:
             raise ValueError("strict_causal must be False without a mask, got True and mask=False")
         if result.wedge != "published" and variant not in _WITH_WEDGE:
@@ -90,7 +86,7 @@ class PulseOptions:
         return result
 
     @property
-    def causal_in_all(self) -> bool:
+    def looks_back_only(self) -> bool:
         """Whether no output depends on a later token, nor on how many there are."""
         published = self.variant not in ("parseval", "alpert")
         return self.mask and (published or self.strict_causal)
@@ -106,16 +102,6 @@ class PulseOptions:
         if self.variant != "parseval":
             return "point"
         return "running" if self.strict_causal else "sample"
-
-    def bases(self, n: int, dtype: np.dtype) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Moment bases of whole chunks and of the last one."""
-        if self.variant != "alpert":
-            return None, None
-        last = n - (math.ceil(n / self.chunk_size) - 1) * self.chunk_size
-        whole = moment_basis(self.chunk_size, self.poly_order, dtype)
-        if self.strict_causal:
-            return whole, np.ascontiguousarray(whole[:last])
-        return whole, moment_basis(last, self.poly_order, dtype)
 
 
 # ---------------------------------------------------------------- between the projections
@@ -315,7 +301,7 @@ def attend(
         tables = rotary_tables(q.shape[1], q.shape[3], q.dtype)
         common = {"twist_first": options.twist_first, "workers": threads}
         scales = [np.broadcast_to(array, q.shape[:3]).copy() for array in (shared.shift, shared.factor)]
-        twists = _twists(given["A"], options)
+        twists = twists_of(given["A"], options)
         turned = [
             parts.turn(array, *scales, twist, *tables, **common)
             for array, twist in zip((states, k), twists, strict=True)
@@ -323,7 +309,7 @@ def attend(
     else:
         turned = [_heads_first(states), _heads_first(k)]
     sides = turned[0], turned[1], _heads_first(v)
-    out, lse = softmax.attend(*sides, **_softmax(given, options, threads))
+    out, lse = softmax.attend(*sides, **softmax_options(given, options, threads))
     state = PulseState(softmax.NAME, options, given, gated, states, shared, sides, out, lse)
     return _tokens_first(out), state
 
@@ -336,7 +322,7 @@ def attend_backwards(state: PulseState, grad: np.ndarray, workers: int) -> dict[
     if not q.size:
         return {name: np.zeros_like(array) for name, array in given.items()}
     dq, dk, dv, dsink, dvalue = softmax.attend_vjp(
-        *state.sides, state.out, state.lse, _heads_first(grad), **_softmax(given, options, workers)
+        *state.sides, state.out, state.lse, _heads_first(grad), **softmax_options(given, options, workers)
     )
     result = {"v": _tokens_first(dv)}
     if state.shared is None:
@@ -347,7 +333,7 @@ def attend_backwards(state: PulseState, grad: np.ndarray, workers: int) -> dict[
     return result | _states_backwards(state, parts, dstates, dkeys, workers)
 
 
-def _softmax(given: dict[str, np.ndarray], options: PulseOptions, workers: int) -> dict[str, Any]:
+def softmax_options(given: dict[str, np.ndarray], options: PulseOptions, workers: int) -> dict[str, Any]:
     """Options of the softmax attention."""
     return {
         "scale": 1.0 / math.sqrt(given["q"].shape[3]),
@@ -366,7 +352,7 @@ def _heads_first(array: np.ndarray) -> np.ndarray:
 _tokens_first = _heads_first  # the same exchange of axes
 
 
-def _twists(a: np.ndarray, options: PulseOptions) -> tuple[np.ndarray, np.ndarray | None]:
+def twists_of(a: np.ndarray, options: PulseOptions) -> tuple[np.ndarray, np.ndarray | None]:
     """Twists of queries and keys."""
     twist = twist_of(a)
     return twist, None if options.wedge == "relative" else twist
@@ -383,18 +369,19 @@ def _explain_overflow(moments: tuple[np.ndarray, np.ndarray], options: PulseOpti
 def _resonance(given: dict[str, np.ndarray], options: PulseOptions, workers: int) -> dict[str, Any]:
     """Options of the resonance with past chunks."""
     q = given["q"]
-    basis, last = options.bases(q.shape[1], q.dtype)
+    order = options.poly_order if options.variant == "alpert" else None
+    basis, last = bases(q.shape[1], options.chunk_size, order, options.strict_causal, q.dtype)
     return {
         "chunk": options.chunk_size,
         "scale": 1.0 / math.sqrt(q.shape[3]),
         "basis": basis,
         "last_basis": last,
-        "per_token": basis is None or options.strict_causal,
+        "per_token": order is None or options.strict_causal,
         "workers": workers,
     }
 
 
-def _decay(given: dict[str, np.ndarray], options: PulseOptions) -> float:
+def decay_of(given: dict[str, np.ndarray], options: PulseOptions) -> float:
     if options.variant == "leaky":
         return options.decay
     return float(sigmoid(given["decay_logit"].astype(np.float64))[0])
@@ -416,7 +403,7 @@ def _states(
     entering = q if gated is None else gated
     if variant in ("leaky", "parseval"):
         states = np.empty_like(q)
-        parts.leaky_scan(_flat(entering), _decay(given, options), _flat(states), workers=workers)
+        parts.leaky_scan(_flat(entering), decay_of(given, options), _flat(states), workers=workers)
     else:
         with np.errstate(over="ignore", invalid="ignore"):  # refused by what follows
             states = parts.resonance(entering, given["k"], **_resonance(given, options, workers))
@@ -432,7 +419,7 @@ def _states_backwards(
     entering = q if state.gated is None else state.gated
     result = {"q": dstates, "k": dkeys}
     if variant in ("leaky", "parseval"):
-        decay = _decay(given, options)
+        decay = decay_of(given, options)
         flat = (_flat(array) for array in (state.states, dstates))
         dentering, ddecay = parts.leaky_scan_vjp(_flat(entering), decay, *flat, workers=workers)
         result["q"] = dentering.reshape(q.shape)
@@ -457,7 +444,7 @@ def _turn_backwards(
     common = {"twist_first": options.twist_first, "workers": workers}
     whole = (*q.shape[:3],)
     shift, factor = (np.broadcast_to(array, whole).copy() for array in (shared.shift, shared.factor))
-    twists = _twists(given["A"], options)
+    twists = twists_of(given["A"], options)
     slopes, products, dtwist, normalised = 0.0, 0.0, 0.0, []
     for array, twist, grad in zip((state.states, k), twists, (dq, dk), strict=True):
         g, slope, product, bend = parts.turn_vjp(array, shift, factor, twist, *tables, grad, **common)
@@ -489,7 +476,81 @@ def context_pulse_attention(
     backend: str | None = None,
     workers: int = 1,
 ) -> np.ndarray:
-    """DOC"""
+    """Causal self-attention whose queries are states of a recurrence; `variant` says of which.
+
+    Per head, with q, k, v = W_Q x, W_K x, W_V x + b_v (matrices are (out, in); rows h d_h ... of head h),
+    sigma the logistic function and c the states in place of the queries:
+
+    ========  ==========================================================================
+    standard  c = q
+    leaky     c_t = decay c_{t-1} + (1 - decay) q_t from 0
+    parseval  the same of u = sigma(gate x) q, with sigma(decay_logit) for the decay
+    chunked   `spo_fast.pulse.chunked_resonance` of u = sigma(gate x) q and k
+    alpert    `spo_fast.pulse.moment_resonance` of q and k
+    ========  ==========================================================================
+
+    The first two end with softmax(c k^T / sqrt(d_h)) v. The others normalise c and k together
+    (`spo_fast.pulse.symbiotic_norm`, over the whole sample in parseval, else by token and head), rotate and
+    twist both, c' = rotary(c) (I + A - A^T), in alpert twist before they rotate, and end with softmax
+    attention in which each row has one more column, of score `sink` and value `v_null`. W_O and b_o follow in
+    chunked and alpert.
+
+    Parameters
+    ----------
+    x : array_like, shape (B, N, d)
+        Input, float32 or float64, like all parameters.
+    params : mapping of str to array_like
+        ``W_Q``, ``W_K``, ``W_V``: (H d_h, d); where there is one head, d_h is the number of their rows, else
+        d/H. chunked and alpert: ``W_O``, (d, d). parseval, chunked and alpert: ``A``, (H, d_h, d_h), with d_h
+        even; ``gate_proj.weight``, (H d_h, d); ``gate_proj.bias``, (H d_h,); ``sink``, (1,), and ``v_null``,
+        (d_h,), of parseval, (1, H, 1, 1) and (1, H, 1, d_h) of the others. parseval: ``decay_logit``, (1,).
+        alpert: ``jump_scale`` and ``jump_bias``, (1,), which like its gate have no effect. Optionally ``b_v``,
+        (H d_h,), and where there is a ``W_O`` ``b_o``, (d,).
+    variant : {"standard", "leaky", "parseval", "chunked", "alpert"}
+        Which one.
+    n_heads : int
+        H of chunked and alpert, a divisor of d; 1 for the others.
+    chunk_size : int
+        Tokens of a chunk, of chunked and alpert.
+    poly_order : int
+        Last moment of alpert: 0, 1 or 2; higher ones act as 2.
+    decay : float
+        Of leaky, between 0 and 1.
+    mask : bool
+        Whether the softmax sees past keys alone; the recurrence always does.
+    strict_causal : bool
+        As published, parseval normalises over the whole sample and alpert looks at all keys of a chunk, so that
+        outputs depend on later tokens. If True, parseval's statistics run along, and alpert's tokens recall by
+        themselves (`spo_fast.pulse.moment_resonance`): no output depends on what comes later. The other
+        variants are so in any case.
+    wedge : {"published", "relative"}
+        As published, the twist of parseval and chunked is on both sides behind the rotation: its effect begins
+        with the square of A, and from A = 0 no training moves it. "relative": it is on the queries alone, before
+        the rotation, c' = rotary(c (I + A - A^T)), k' = rotary(k); scores depend on it to first order and on
+        positions by their distance.
+    backend : {"auto", "cython", "numba", "numpy"}, optional
+        The fastest available by default.
+    workers : int
+        Threads that a backend may use; the result does not depend on it.
+
+    Returns
+    -------
+    ndarray, shape (B, N, d), or (B, N, d_h) of standard, leaky and parseval
+        The layer's output.
+
+    Raises
+    ------
+    ValueError
+        If an argument is of the wrong kind or shape, an entry of `params` is missing or unknown, precisions
+        are mixed, an entry is not finite, or states overflow.
+    RuntimeError
+        If the backend cannot be loaded.
+
+    Notes
+    -----
+    The softmax costs B H N^2 d_h multiply-adds and B H N^2 / 2 exponentials, everything else is linear in N but
+    for the scores of past chunks (see the resonances in `spo_fast.pulse`). Memory is linear in N.
+    """
     layer = Layer.checked(
         x,
         params,
@@ -629,6 +690,10 @@ class Layer:
             optional["b_o"] = (width,)
         arrays = named_arrays(params, shapes, optional, tokens.dtype)
         return cls(tokens, heads, head_width, arrays, options)
+
+    def of(self, x: np.ndarray) -> Layer:
+        """The same layer with another input, which is checked."""
+        return replace(self, x=x)
 
     @property
     def output_shape(self) -> tuple[int, ...]:

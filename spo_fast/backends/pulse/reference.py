@@ -172,7 +172,9 @@ def resonance_vjp(
         asked, weights = memory.recall(keys[:, :, rows], before, rows)
         drecalled = memory.spread_backwards(now, rows)
         dweights = drecalled @ before.swapaxes(2, 3)
-        dscores = weights * (dweights - (weights * dweights).sum(axis=3, keepdims=True)) * keys.dtype.type(scale)
+        dscores = (
+            weights * (dweights - (weights * dweights).sum(axis=3, keepdims=True)) * keys.dtype.type(scale)
+        )
         dpast[:, :, :n] += weights.swapaxes(2, 3) @ drecalled + dscores.swapaxes(2, 3) @ asked
         dk[:, :, rows] = memory.ask_backwards(dscores @ before, rows)
     return (

@@ -6,6 +6,7 @@ passes over whole tokens are the backends' ``token_moments``, ``turn`` and ``unn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,8 +54,52 @@ def gather(moments_q: _Pair, moments_k: _Pair, width: int, over: str) -> Statist
     over : {"point", "sample", "running"}
         Which numbers share a mean.
     """
-    count, mean_q, squares_q = _group(*moments_q, width, over)
-    _, mean_k, squares_k = _group(*moments_k, width, over)
+    count, *groups_q = _group(*moments_q, width, over)
+    _, *groups_k = _group(*moments_k, width, over)
+    return _share(over, count, groups_q, groups_k)
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """Statistics of all tokens so far, which grow token by token; may be pickled.
+
+    Attributes
+    ----------
+    seen : int
+        Tokens so far.
+    means, squares : list of ndarray, shape (B, 1, 1)
+        Of the queries and the keys: mean, and sum of squared distances from it.
+    """
+
+    seen: int
+    means: list[np.ndarray]
+    squares: list[np.ndarray]
+
+    @classmethod
+    def start(cls, batch: int) -> Running:
+        """Statistics of nothing."""
+        zeros = np.zeros((batch, 1, 1))
+        return cls(0, [zeros, zeros], [zeros, zeros])
+
+    def extend(self, moments_q: _Pair, moments_k: _Pair, width: int) -> Statistics:
+        """Take one more token, whose moments are (B, 1, H); the statistics up to it, as `gather` gives them."""
+        self.seen += 1
+        for side, moments in enumerate((moments_q, moments_k)):
+            mean, squares = _join(*moments, width, (2,))
+            away = mean - self.means[side]
+            wide = width * moments[0].shape[2]
+            self.squares[side] = self.squares[side] + squares + wide * (self.seen - 1) / self.seen * away**2
+            self.means[side] = self.means[side] + away / self.seen
+        count = np.array(float(wide * self.seen))
+        pairs = list(zip(self.means, self.squares, strict=True))
+        return _share("running", count, *pairs)
+
+
+def _share(
+    over: str, count: np.ndarray, groups_q: Sequence[np.ndarray], groups_k: Sequence[np.ndarray]
+) -> Statistics:
+    """Statistics of groups of `count` numbers, given their means and sums of squares."""
+    (mean_q, squares_q), (mean_k, squares_k) = groups_q, groups_k
     deviations = np.sqrt(squares_q / (count - 1.0)), np.sqrt(squares_k / (count - 1.0))
     shift = 0.5 * (mean_q + mean_k)
     factor = 1.0 / (0.5 * (deviations[0] + deviations[1]) + EPSILON)
