@@ -420,8 +420,10 @@ def _states_backwards(
     result = {"q": dstates, "k": dkeys}
     if variant in ("leaky", "parseval"):
         decay = decay_of(given, options)
-        flat = (_flat(array) for array in (state.states, dstates))
-        dentering, ddecay = parts.leaky_scan_vjp(_flat(entering), decay, *flat, workers=workers)
+        learned = None if variant == "leaky" else _flat(state.states)
+        dentering, ddecay = parts.leaky_scan_vjp(
+            _flat(entering), decay, learned, _flat(dstates), workers=workers
+        )
         result["q"] = dentering.reshape(q.shape)
         if variant == "parseval":
             result["decay_logit"] = np.array([ddecay * decay * (1.0 - decay)], q.dtype)

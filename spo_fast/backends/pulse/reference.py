@@ -43,9 +43,9 @@ def leaky_scan(x: np.ndarray, decay: float, out: np.ndarray, *, workers: int) ->
 
 
 def leaky_scan_vjp(
-    x: np.ndarray, decay: float, c: np.ndarray, grad: np.ndarray, *, workers: int
+    x: np.ndarray, decay: float, c: np.ndarray | None, grad: np.ndarray, *, workers: int
 ) -> tuple[np.ndarray, float]:
-    """Gradients at x and at the decay; c is the result.
+    """Gradients at x and at the decay; c is the result, or None: then that at the decay is not taken, but 0.
 
     With l_t = grad_t + decay l_{t+1}: dx_t = (1 - decay) l_t, ddecay = sum_t l_t (c_{t-1} - x_t).
     """
@@ -55,8 +55,9 @@ def leaky_scan_vjp(
     for t in reversed(range(x.shape[1])):
         carried = grad[:, t] + keep * carried
         dx[:, t] = take * carried
-        before = c[:, t - 1] if t else 0
-        ddecay += float((carried * (before - x[:, t])).sum(dtype=np.float64))
+        if c is not None:
+            before = c[:, t - 1] if t else 0
+            ddecay += float((carried * (before - x[:, t])).sum(dtype=np.float64))
     return dx, ddecay
 
 
