@@ -266,13 +266,16 @@ static void end_phase_call(phase_call *call) {
     free(call->parameters);
 }
 
-static spo_phase_layout layout_of(const spo_phase_job *job, int64_t segment) {
+/* The record of `segment` steps; flat: every step overwrites what it has read. */
+static spo_phase_layout layout_of(const spo_phase_job *job, int64_t segment, int flat) {
     const spo_phase_attention *at = job->at;
+    if (flat) segment = 0;
     const int consensus = at->value_consensus != 0;
     const int64_t n = job->blocks, m = at->phases, f = at->value_width;
     spo_phase_layout l = {.mean_width = 2 * m + (consensus ? f : 0)};
     l.mean = l.z + (segment + 1) * n * 2 * m;
-    l.norm = l.mean + segment * n * l.mean_width;
+    l.flat = flat;
+    l.norm = l.mean + (flat ? 1 : segment) * n * l.mean_width;
     l.value = l.norm + (segment + 1) * n * 2;
     l.out = l.value + (consensus ? segment + 1 : 1) * n * f;
     l.query = l.out + n * f;
@@ -281,7 +284,7 @@ static spo_phase_layout layout_of(const spo_phase_job *job, int64_t segment) {
 }
 
 /* Sizes and walk of a call: all that needs no memory. */
-static phase_call phase_plan(const spo_phase_attention *at, int32_t keep) {
+static phase_call phase_plan(const spo_phase_attention *at, int32_t keep, int reverse) {
     phase_call call = {.job = {.at = at}, .kernels = kernels_for(at->single), .keep = keep};
     spo_phase_job *job = &call.job;
     const int64_t lanes = call.kernels->lanes, steps = at->steps;
@@ -292,11 +295,8 @@ static phase_call phase_plan(const spo_phase_attention *at, int32_t keep) {
     job->blocks = job->crowded ? at->tokens : parts_of(at->tokens, lanes);
     call.size = bytes_of(at->single);
     call.tiles = parts_of(at->tokens, call.kernels->tile);
-    call.segment = keep == SPO_KEEP_ALL    ? steps
-                   : keep == SPO_KEEP_NONE ? 1
-                                           : (int64_t)ceil(sqrt((double)steps));
-    call.segment = least(call.segment, steps);
-    job->layout = layout_of(job, call.segment);
+    call.segment = keep == SPO_KEEP_SQRT ? (int64_t)ceil(sqrt((double)steps)) : steps;
+    job->layout = layout_of(job, call.segment, keep != SPO_KEEP_ALL && !reverse);
     call.checkpoints = call.segment ? parts_of(steps, call.segment) : 1;
     call.checkpoint_size =
         job->blocks * (2 * at->phases + (at->value_consensus != 0 ? at->value_width : 0)) * lanes;
@@ -320,7 +320,7 @@ static int phase_acceptable(const spo_phase_attention *at, int32_t keep, int32_t
 
 int64_t spo_core_phase_state(const spo_phase_attention *attention, int32_t keep, int64_t *layout) {
     if (!phase_acceptable(attention, keep, 1)) return 0;
-    const phase_call call = phase_plan(attention, keep);
+    const phase_call call = phase_plan(attention, keep, 0);
     *layout = 2 * call.kernels->lanes + call.job.crowded;
     if (keep == SPO_KEEP_ALL) return call.job.units * call.job.record_size * call.size;
     if (keep == SPO_KEEP_SQRT) return call.job.units * call.checkpoints * call.checkpoint_size * call.size;
@@ -385,7 +385,7 @@ static int32_t begin_phase_call(phase_call *call, int reverse, int32_t workers) 
     }
     job->record = call->keep == SPO_KEEP_ALL ? call->state : call->record;
     if (!job->crowded) {
-        const int64_t side = job->units * at->tokens * (2 * at->phases + at->value_width) * call->size;
+        const int64_t side = job->units * at->tokens * job->layout.mean_width * call->size;
         call->rows = lines(2 * side + 64);
         if (!call->rows) return SPO_OUT_OF_MEMORY;
         job->rows[0] = call->rows;
@@ -405,31 +405,18 @@ static spo_phase_job crowd_job(const phase_call *call, int32_t worker) {
     return job;
 }
 
-/* States (and values, which change with a consensus) of one unit: step of the record to a checkpoint or back.
+/* The first states of a record (and values, which change with a consensus) of one unit: to a checkpoint or back.
  */
 static void checkpoint(const phase_call *call, const spo_phase_job *job, int64_t unit, int64_t segment,
-                       int64_t step, int back) {
+                       int back) {
     const spo_phase_attention *at = job->at;
     const int64_t line = job->blocks * call->kernels->lanes * call->size;
     const int64_t z = line * 2 * at->phases, v = at->value_consensus != 0 ? line * at->value_width : 0;
-    char *const kept =
-        call->state + (unit * call->checkpoints + segment) * call->checkpoint_size * call->size;
-    char *const record = (char *)job->record + unit * job->record_size * call->size;
-    char *const states = record + step * z;
-    char *const values = record + job->layout.value * call->kernels->lanes * call->size + step * v;
-    memcpy(back ? states : kept, back ? kept : states, (size_t)z);
-    memcpy(back ? values : kept + z, back ? kept + z : values, (size_t)v);
-}
-
-/* The last state of a record becomes its first. */
-static void shift(const phase_call *call, const spo_phase_job *job, int64_t unit, int64_t step) {
-    const spo_phase_attention *at = job->at;
-    const int64_t line = job->blocks * call->kernels->lanes * call->size;
-    const int64_t z = line * 2 * at->phases, v = at->value_consensus != 0 ? line * at->value_width : 0;
+    char *const kept = call->state + (unit * call->checkpoints + segment) * call->checkpoint_size * call->size;
     char *const states = (char *)job->record + unit * job->record_size * call->size;
     char *const values = states + job->layout.value * call->kernels->lanes * call->size;
-    memmove(states, states + step * z, (size_t)z);
-    memmove(values, values + step * v, (size_t)v);
+    memcpy(back ? states : kept, back ? kept : states, (size_t)z);
+    memcpy(back ? values : kept + z, back ? kept + z : values, (size_t)v);
 }
 
 static void crowd_part(void *context, int64_t unit, int32_t worker) {
@@ -440,9 +427,8 @@ static void crowd_part(void *context, int64_t unit, int32_t worker) {
     for (int64_t i = 0; i < job.blocks; ++i) call->kernels->phase_begin(&job, unit, i, scratch);
     for (int64_t segment = 0; segment < call->checkpoints; ++segment) {
         const int64_t first = segment * call->segment, last = least(first + call->segment, steps);
-        if (call->keep == SPO_KEEP_SQRT) checkpoint(call, &job, unit, segment, 0, 0);
+        if (call->keep == SPO_KEEP_SQRT) checkpoint(call, &job, unit, segment, 0);
         call->kernels->phase_crowd(&job, unit, first, last, scratch);
-        if (last < steps) shift(call, &job, unit, last - first);
     }
 }
 
@@ -456,7 +442,7 @@ static void reverse_crowd_part(void *context, int64_t unit, int32_t worker) {
     for (int64_t segment = call->checkpoints - 1; segment >= 0; --segment) {
         const int64_t first = segment * call->segment, last = least(first + call->segment, job.at->steps);
         if (call->keep != SPO_KEEP_ALL) {
-            checkpoint(call, &job, unit, segment, 0, 1);
+            checkpoint(call, &job, unit, segment, 1);
             call->kernels->phase_crowd(&job, unit, first, last, scratch);
         }
         call->kernels->reverse_phase_crowd(&job, unit, first, last, scratch);
@@ -494,7 +480,7 @@ int32_t spo_core_phase_attend(const spo_phase_attention *attention, int32_t keep
                               int32_t workers) {
     if (!phase_acceptable(attention, keep, workers)) return SPO_INVALID_ARGUMENT;
     if (attention->batch * attention->tokens == 0) return SPO_OK;
-    phase_call call = phase_plan(attention, keep);
+    phase_call call = phase_plan(attention, keep, 0);
     spo_phase_job *job = &call.job;
     call.state = state;
     job->out = out;
@@ -507,10 +493,8 @@ int32_t spo_core_phase_attend(const spo_phase_attention *attention, int32_t keep
             const int64_t first = segment * call.segment,
                           last = least(first + call.segment, attention->steps);
             if (keep == SPO_KEEP_SQRT)
-                for (int64_t unit = 0; unit < job->units; ++unit) checkpoint(&call, job, unit, segment, 0, 0);
+                for (int64_t unit = 0; unit < job->units; ++unit) checkpoint(&call, job, unit, segment, 0);
             run_segment(&call, first, last, workers);
-            if (last < attention->steps)
-                for (int64_t unit = 0; unit < job->units; ++unit) shift(&call, job, unit, last - first);
         }
     }
     end_phase_call(&call);
@@ -572,7 +556,7 @@ int32_t spo_core_phase_attend_vjp(const spo_phase_attention *attention, int32_t 
                                   const void *grad_out, const spo_phase_gradients *gradients,
                                   int32_t workers) {
     if (!phase_acceptable(attention, keep, workers) || keep == SPO_KEEP_NONE) return SPO_INVALID_ARGUMENT;
-    phase_call call = phase_plan(attention, keep);
+    phase_call call = phase_plan(attention, keep, 1);
     spo_phase_job *job = &call.job;
     const int64_t m = attention->phases, f = attention->value_width, lanes = call.kernels->lanes;
     const int64_t empty = attention->batch * attention->tokens == 0;
@@ -610,7 +594,7 @@ int32_t spo_core_phase_attend_vjp(const spo_phase_attention *attention, int32_t 
             const int64_t first = segment * call.segment,
                           last = least(first + call.segment, attention->steps);
             if (keep != SPO_KEEP_ALL) {
-                for (int64_t unit = 0; unit < job->units; ++unit) checkpoint(&call, job, unit, segment, 0, 1);
+                for (int64_t unit = 0; unit < job->units; ++unit) checkpoint(&call, job, unit, segment, 1);
                 run_segment(&call, first, last, workers);
             }
             reverse_segment(&call, first, last, workers);

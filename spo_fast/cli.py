@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_backends(commands)
     _add_bench(commands)
     _add_ablate(commands)
+    _add_experiment(commands)
     return parser
 
 
@@ -223,6 +224,18 @@ def _add_ablate(commands: _Commands) -> None:
     ablate.add_argument("--out", type=Path, metavar="FILE", help="file to write; standard output by default")
     ablate.add_argument("--backend", default=None, help="one of those that `spo-fast backends` lists")
     ablate.set_defaults(run=_ablate)
+
+
+def _add_experiment(commands: _Commands) -> None:
+    from spo_fast.experiments import command
+
+    experiment = commands.add_parser(
+        "experiment",
+        help="run a study of attention by oscillators, or go on with it",
+        description="Run what is missing of a study: each finished run is a line in DIR and is not repeated.",
+    )
+    command.add_options(experiment, names=_names, positive=_positive)
+    experiment.set_defaults(run=command.run)
 
 
 def _numbers(text: str) -> float | list[float]:

@@ -37,7 +37,22 @@ def require_matplotlib() -> None:
         raise ImportError("plotting needs Matplotlib: pip install 'spo-fast[plot]'") from error
 
 
-def _axes(axes: Axes | None) -> Axes:
+def new_axes(axes: Axes | None) -> Axes:
+    """Return the Axes given, or those of a new figure.
+
+    Parameters
+    ----------
+    axes : Axes or None
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ImportError
+        When Matplotlib is missing.
+    """
     require_matplotlib()
     if axes is not None:
         return axes
@@ -71,7 +86,7 @@ def plot_order_parameter(simulation: Simulation, axes: Axes | None = None, **lin
     """
     if simulation.R is None or simulation.t_observe is None:
         raise ValueError('simulation has no R: pass observe=("R",) to simulate')
-    axes = _axes(axes)
+    axes = new_axes(axes)
     axes.plot(simulation.t_observe, simulation.R, **{"linewidth": 1.2, **line})
     axes.set(xlabel="time", ylabel="order parameter R", ylim=(0.0, 1.02))
     axes.margins(x=0.0)
@@ -104,7 +119,7 @@ def plot_phases(simulation: Simulation, axes: Axes | None = None) -> Axes:
         raise ValueError(
             f"simulation must be a single run, got stored phases of shape {simulation.theta.shape}"
         )
-    axes = _axes(axes)
+    axes = new_axes(axes)
     stride = -(-len(simulation.t) // HEATMAP_COLUMNS)
     t, theta = simulation.t[::stride], simulation.theta[::stride]
     relative = _signed(theta - order_parameter(theta)[1][:, None])
@@ -158,7 +173,7 @@ def plot_coupling(
     ImportError
         When Matplotlib is missing.
     """
-    axes = _axes(axes)
+    axes = new_axes(axes)
     n = len(knm)
     image = axes.imshow(
         knm,
@@ -195,7 +210,7 @@ def plot_layers(
     ImportError
         When Matplotlib is missing.
     """
-    axes = _axes(axes)
+    axes = new_axes(axes)
     layer = np.arange(1, len(plain) + 1)
     axes.bar(layer - 0.2, plain, 0.4, color=BLUE, label="K")
     axes.bar(layer + 0.2, modulated, 0.4, color=ORANGE, label="K′ (modulated)")

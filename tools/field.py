@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from spo_fast import bench, datasets, order_parameter, simulate
+from spo_fast import attention, bench, datasets, order_parameter, simulate
 
 Row = tuple[str, str, str]
 
@@ -143,6 +143,20 @@ def case_order_parameter(scale: int) -> Row:
     seconds = perf_counter() - start
     more = peak_memory() - before
     return f"order parameter of {len(theta)} x 200", f"{1e3 * seconds:.0f} ms, {more:.0f} MB more", ""
+
+
+def case_attention(scale: int) -> Row:
+    """16,384 tokens, 4 heads of 16 phases, 4 steps, forward and reverse."""
+    tokens = max(1, 16_384 // scale)
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(1, tokens, 4, 16)) for _ in range(3)]
+    weight, kappa = np.full((4, 16), 0.25), np.full(4, 0.5)
+    start = perf_counter()
+    out, state = attention.phase_attention(
+        *parts, weight, 0.1 * weight, kappa, 10_000.0 ** (-np.arange(16) / 16), steps=4, dt=1.0, keep="all"
+    )
+    attention.phase_attention_vjp(state, out)
+    return f"attention among {tokens} tokens, forward and reverse", f"{perf_counter() - start:.1f} s", "1 GB"
 
 
 CASES: dict[str, Callable[[int], Row]] = {

@@ -134,6 +134,7 @@ def polynomials() -> list[Polynomial]:
         approximate("SIN", texts["SIN"], sine, sine_weight, zero, quarter, 5),
         approximate("COS", texts["COS"], cosine, cosine_weight, zero, quarter, 5),
         approximate("LOG", texts["LOG"], logarithm, sine_weight, zero, widest, 6, portable=False),
+        approximate("EXP2_SINGLE", texts["EXP2"], exp2, exp2_weight, -half, half, 5, portable=False),
         approximate("EXP_SINGLE", texts["EXP"], exp, exp_weight, -ln2 / 2, ln2 / 2, 5, portable=False),
         approximate("SIN_SINGLE", texts["SIN"], sine, sine_weight, zero, quarter, 2, portable=False),
         approximate("COS_SINGLE", texts["COS"], cosine, cosine_weight, zero, quarter, 2, portable=False),

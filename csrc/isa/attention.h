@@ -31,12 +31,12 @@
 #define CROWD_COLUMNS 4
 #define TILE_VECTORS 4
 #define TILE_KEYS 48
-/* Queries of a crowd whose weights are held at once on the way back. */
-#define CROWD_STRIP 32
 #define LARGEST_COUNT(a, b) ((a) > (b) ? (a) : (b))
 #define SMALLEST_COUNT(a, b) ((a) < (b) ? (a) : (b))
 #endif
 #define TILE_QUERIES (TILE_VECTORS * LANES)
+/* Stands for the maximum of nothing: below every score, yet exp(score - it) is no NaN. */
+#define NOTHING (-LARGEST_POWER)
 
 /* ---- rows of numbers to lanes and back -------------------------------------------------------------- */
 
@@ -98,6 +98,7 @@ INLINE void NAMED(multiply)(const int rows, const int vectors, const int add, co
                             const REALS *start, REAL *c) {
     REALS sum[PRODUCT_ROWS][2];
     const int64_t terms = p->terms, b_vector = p->b_vector, b_term = p->b_term;
+    const int64_t c_row = p->c_row, c_vector = p->c_vector;
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
@@ -125,7 +126,7 @@ INLINE void NAMED(multiply)(const int rows, const int vectors, const int add, co
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; ++v) {
-            REAL *at = c + r * p->c_row + v * p->c_vector;
+            REAL *at = c + r * c_row + v * c_vector;
             OP(store)(at, add ? OP(load)(at) + sum[r][v] : sum[r][v]);
         }
 }
@@ -241,11 +242,42 @@ INLINE int64_t NAMED(seen_by)(const NAMED(rows) * rows, int64_t v, int64_t j0, i
     return LARGEST_COUNT(0, SMALLEST_COUNT(rows->some[last] - j0, count));
 }
 
-/* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights,
- * both relative to exp(top). q is (vector, width, lane), scores (TILE_KEYS, TILE_QUERIES) scratch. */
+/* How far above exp2(top) a weight may be before top is raised. */
+#define HEADROOM 8
+
+/* Takes `seen` scores of one vector, in steps of TILE_QUERIES, less their top, to weights; returns their sum.
+ * Raises the top, and shrinks what was summed up, where a score is too far above or the first one comes. */
+INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, int64_t value_width, REAL *out) {
+    REALS highest = OP(set)(NOTHING), total = {0};
+    for (int64_t j = 0; j < seen; ++j) highest = OP(max)(OP(load)(scores + j * TILE_QUERIES), highest);
+    const INTS fresh = *sum == (REALS){0};
+    if (!OP(any)((highest > (REAL)HEADROOM) | fresh)) {
+        for (int64_t j = 0; j < seen; ++j) {
+            const REALS weight = OP(weight2)(OP(load)(scores + j * TILE_QUERIES));
+            total += weight;
+            OP(store)(scores + j * TILE_QUERIES, weight);
+        }
+        return total;
+    }
+    const INTS raised = (highest > (REAL)0) | (fresh & (highest > (REAL)NOTHING / 2));
+    const REALS by = OP(and)(highest, raised), shrink = OP(weight2)(OP(and)(-by, ~fresh));
+    for (int64_t c = 0; c < value_width; ++c, out += LANES) OP(store)(out, shrink * OP(load)(out));
+    *sum *= shrink;
+    *top += by;
+    for (int64_t j = 0; j < seen; ++j) {
+        const REALS weight = OP(weight2)(OP(load)(scores + j * TILE_QUERIES) - by);
+        total += weight;
+        OP(store)(scores + j * TILE_QUERIES, weight);
+    }
+    return total;
+}
+
+/* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights, both
+ * relative to 2^top; top begins at 0, or with a sink. q is (vector, width, lane), times log2 e; scores
+ * (TILE_KEYS, TILE_QUERIES) scratch. */
 static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows, const REAL *q, REAL *scores,
                                REALS *top, REALS *sum, REAL *out) {
-    const REALS zeros[2] = {{0}, {0}}, none = OP(set)(-(REAL)INFINITY);
+    const REALS none = OP(set)(NOTHING);
     const NAMED(product) score = {kv->width, kv->k_step, 1, kv->width * LANES, LANES, TILE_QUERIES, LANES};
     NAMED(product) value = {0, 1, kv->v_step, LANES, TILE_QUERIES, LANES, kv->value_width * LANES};
     const int64_t end = rows->some[rows->vectors - 1];
@@ -256,33 +288,17 @@ static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows,
             const int64_t both = SMALLEST_COUNT(2, rows->vectors - pair);
             REAL *const weights = scores + pair * LANES;
             if (!seen) continue;
+            const REALS start[2] = {-top[pair], -top[pair + both - 1]};
             NAMED(multiply_rows)(NAMED(across), &score, seen, both, kv->k + j0 * kv->k_step,
-                                 q + pair * kv->width * LANES, zeros, weights);
+                                 q + pair * kv->width * LANES, start, weights);
             for (int64_t v = pair; v < pair + both; ++v) {
                 REAL *const column = scores + v * LANES;
                 for (int64_t j = LARGEST_COUNT(0, rows->every[v] - j0); j < seen; ++j) {
                     REAL *at = column + j * TILE_QUERIES;
                     OP(store)(at, OP(select)(rows->visible[v] > (INT)(j0 + j), OP(load)(at), none));
                 }
-                REALS highest = top[v];
-                for (int64_t j = 0; j < seen; ++j)
-                    highest = OP(max)(OP(load)(column + j * TILE_QUERIES), highest);
-                if (OP(any)(highest > top[v])) {
-                    const REALS shrink = OP(weight)(top[v] - highest);
-                    REAL *line = out + v * kv->value_width * LANES;
-                    for (int64_t c = 0; c < kv->value_width; ++c, line += LANES)
-                        OP(store)(line, shrink * OP(load)(line));
-                    sum[v] *= shrink;
-                    top[v] = highest;
-                }
-                REALS total = {0};
-                for (int64_t j = 0; j < seen; ++j) {
-                    REAL *at = column + j * TILE_QUERIES;
-                    const REALS weight = OP(weight)(OP(load)(at) - highest);
-                    total += weight;
-                    OP(store)(at, weight);
-                }
-                sum[v] += total;
+                sum[v] += NAMED(weigh)(seen, column, top + v, sum + v, kv->value_width,
+                                       out + v * kv->value_width * LANES);
             }
             value.terms = seen;
             NAMED(multiply_rows)(NAMED(along_add), &value, kv->value_width, both, kv->v + j0 * kv->v_step,
@@ -293,9 +309,9 @@ static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows,
 
 /* What the reverse pass of a tile reads and where its results go. */
 typedef struct {
-    const REAL *q, *grad;           /* (vector, width, lane) and (vector, value width, lane) */
-    const REAL *q_rows, *grad_rows; /* the same by query, padded with zeros, as are queries past the last */
-    const REALS *minus_lse, *minus_d;
+    const REAL *q, *grad;           /* (vector, width, lane) times log2 e, (vector, value width, lane) */
+    const REAL *q_rows, *grad_rows; /* q, grad by query, padded with zeros, as are queries past the last */
+    const REALS *minus_lse, *minus_d; /* lse times log2 e */
     REAL *weights, *slopes; /* (TILE_KEYS, TILE_QUERIES) scratch each */
     REAL *dq;               /* (vector, width, lane), added to */
     REAL *dk, *dv;          /* rows of the padded widths, added to; they may lie in one another */
@@ -327,7 +343,7 @@ static void NAMED(reverse_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows
             for (int64_t w = pair; w < pair + both; ++w)
                 for (int64_t j = 0; j < seen; ++j) {
                     const int64_t cell = j * TILE_QUERIES + w * LANES;
-                    REALS weight = OP(weight)(OP(load)(at->weights + cell));
+                    REALS weight = OP(weight2)(OP(load)(at->weights + cell));
                     REALS bend = weight * OP(load)(at->slopes + cell);
                     if (j0 + j >= rows->every[w]) {
                         const INTS sees = rows->visible[w] > (INT)(j0 + j);
@@ -358,20 +374,18 @@ static void NAMED(reverse_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows
 
 /* ---- crowds: lanes are problems ---------------------------------------------------------------------- */
 
-/* c[r][column] = (c +) sum_t a[r][t] b[t][column], everything vectors; steps in vectors, c's columns are side
- * by side. */
+/* c[r][column] = sum_t a[r][t] b[t][column], everything vectors; steps in vectors, c's columns are side by side.
+ * More terms of the same kind may follow from a second pair, whose b_term is more_term. */
 typedef struct {
-    int64_t terms, a_row, a_term, b_column, b_term, c_row;
+    int64_t terms, a_row, a_term, b_column, b_term, c_row, more_term;
 } NAMED(crowd_product);
 
-INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const int add,
-                                  const NAMED(crowd_product) * p, const REALS *a, const REALS *b, REALS *c) {
-    REALS sum[CROWD_MOST][CROWD_COLUMNS];
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 8
-        for (int k = 0; k < columns; ++k) sum[r][k] = (REALS){0};
-    const int64_t a_row = p->a_row, b_column = p->b_column, a_term = p->a_term, b_term = p->b_term;
+typedef void NAMED(crowd_block)(const NAMED(crowd_product) * p, const REALS *a, const REALS *b,
+                                const REALS *more_a, const REALS *more_b, REALS *c);
+
+INLINE void NAMED(crowd_terms)(const int rows, const int columns, const NAMED(crowd_product) * p, const REALS *a,
+                               const REALS *b, int64_t b_term, REALS sum[CROWD_MOST][CROWD_COLUMNS]) {
+    const int64_t a_row = p->a_row, b_column = p->b_column, a_term = p->a_term;
     const REALS *a3 = a + 3 * a_row, *b3 = b + 3 * b_column;
     for (int64_t t = p->terms; t > 0; --t) {
         REALS left[CROWD_MOST];
@@ -388,25 +402,28 @@ INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const int a
         __asm__("" : "+r"(a), "+r"(a3), "+r"(b), "+r"(b3));
 #endif
     }
+}
+
+INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const NAMED(crowd_product) * p, const REALS *a,
+                                  const REALS *b, const REALS *more_a, const REALS *more_b, REALS *c) {
+    REALS sum[CROWD_MOST][CROWD_COLUMNS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
-        for (int k = 0; k < columns; ++k) {
-            REALS *at = c + r * p->c_row + k;
-            *at = add ? *at + sum[r][k] : sum[r][k];
-        }
+        for (int k = 0; k < columns; ++k) sum[r][k] = (REALS){0};
+    NAMED(crowd_terms)(rows, columns, p, a, b, p->b_term, sum);
+    if (more_a) NAMED(crowd_terms)(rows, columns, p, more_a, more_b, p->more_term, sum);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+        for (int k = 0; k < columns; ++k) c[r * p->c_row + k] = sum[r][k];
 }
 
-typedef void NAMED(crowd_block)(const NAMED(crowd_product) * p, const REALS *a, const REALS *b, REALS *c);
-
 #define CROWD_BLOCK(ROWS, COLUMNS)                                                                           \
-    static SPO_APART void NAMED(crowd_##ROWS##_##COLUMNS)(const NAMED(crowd_product) * p, const REALS *a,    \
-                                                          const REALS *b, REALS *c) {                        \
-        NAMED(crowd_multiply)(ROWS, COLUMNS, 0, p, a, b, c);                                                 \
-    }                                                                                                        \
-    static SPO_APART void NAMED(crowd_add_##ROWS##_##COLUMNS)(const NAMED(crowd_product) * p,                \
-                                                              const REALS *a, const REALS *b, REALS *c) {    \
-        NAMED(crowd_multiply)(ROWS, COLUMNS, 1, p, a, b, c);                                                 \
+    static SPO_APART void NAMED(crowd_##ROWS##_##COLUMNS)(                                                   \
+        const NAMED(crowd_product) * p, const REALS *a, const REALS *b, const REALS *more_a,                 \
+        const REALS *more_b, REALS *c) {                                                                     \
+        NAMED(crowd_multiply)(ROWS, COLUMNS, p, a, b, more_a, more_b, c);                                    \
     }
 CROWD_BLOCK(1, 1)
 CROWD_BLOCK(1, 4)
@@ -419,38 +436,40 @@ CROWD_BLOCK(4, 1)
 CROWD_BLOCK(4, 4)
 CROWD_BLOCK(5, 1)
 CROWD_BLOCK(5, 4)
-#define CROWD_BLOCKS(KIND, COLUMNS)                                                                          \
-    {NAMED(KIND##_1_##COLUMNS), NAMED(KIND##_2_##COLUMNS), NAMED(KIND##_3_##COLUMNS),                        \
-     NAMED(KIND##_4_##COLUMNS), NAMED(KIND##_5_##COLUMNS)}
+#define CROWD_BLOCKS(COLUMNS)                                                                                \
+    {                                                                                                        \
+        NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS),                        \
+            NAMED(crowd_4_##COLUMNS), NAMED(crowd_5_##COLUMNS)                                               \
+    }
 #else
-#define CROWD_BLOCKS(KIND, COLUMNS)                                                                          \
-    {NAMED(KIND##_1_##COLUMNS), NAMED(KIND##_2_##COLUMNS), NAMED(KIND##_3_##COLUMNS)}
+#define CROWD_BLOCKS(COLUMNS)                                                                                \
+    { NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS) }
 #endif
 #undef CROWD_BLOCK
 
 /* A block of up to CROWD_MOST rows. */
-static void NAMED(crowd_rows)(int add, const NAMED(crowd_product) * p, int64_t rows, int64_t columns,
-                              const REALS *a, const REALS *b, REALS *c) {
-    static NAMED(crowd_block) *const blocks[2][2][CROWD_MOST] = {
-        {CROWD_BLOCKS(crowd, 1), CROWD_BLOCKS(crowd, 4)},
-        {CROWD_BLOCKS(crowd_add, 1), CROWD_BLOCKS(crowd_add, 4)}};
-    NAMED(crowd_block) *const four = blocks[add][1][rows - 1], *const one = blocks[add][0][rows - 1];
-    int64_t k = 0;
-    for (; k + 4 <= columns; k += 4) four(p, a, b + k * p->b_column, c + k);
-    for (; k < columns; ++k) one(p, a, b + k * p->b_column, c + k);
+static void NAMED(crowd_rows)(const NAMED(crowd_product) * p, int64_t rows, int64_t columns, const REALS *a,
+                              const REALS *b, const REALS *more_a, const REALS *more_b, REALS *c) {
+    static NAMED(crowd_block) *const blocks[2][CROWD_MOST] = {CROWD_BLOCKS(1), CROWD_BLOCKS(4)};
+    for (int64_t k = 0; k < columns;) {
+        const int four = k + CROWD_COLUMNS <= columns;
+        const int64_t place = k * p->b_column;
+        blocks[four][rows - 1](p, a, b + place, more_a, more_b + (more_a ? place : 0), c + k);
+        k += four ? CROWD_COLUMNS : 1;
+    }
 }
 #undef CROWD_BLOCKS
-
-/* Rows of the next block: no single row is left behind where registers allow one more. */
-INLINE int64_t NAMED(crowd_take)(int64_t left) { return left <= CROWD_MOST ? left : CROWD_ROWS; }
 
 /* LANES problems of one shape; steps in vectors. */
 typedef struct {
     int64_t queries, keys, width, value_width;
     int64_t ahead; /* causal: query i sees i + ahead keys; otherwise at least the number of keys */
-    const REALS *q, *k, *v;
+    const REALS *k, *v;
     int64_t q_step, k_step, v_step;
 } NAMED(crowd);
+
+/* Rows of the next block: no single one is left behind where registers allow one more. */
+INLINE int64_t NAMED(crowd_take)(int64_t left) { return left <= CROWD_MOST ? left : CROWD_ROWS; }
 
 INLINE int64_t NAMED(crowd_sees)(const NAMED(crowd) * at, int64_t i) {
     return LARGEST_COUNT(0, SMALLEST_COUNT(at->keys, i + at->ahead));
@@ -462,107 +481,94 @@ INLINE int64_t NAMED(crowd_reach)(const NAMED(crowd) * at, int64_t i, int64_t ro
     return SMALLEST_COUNT(at->keys, (seen + CROWD_COLUMNS - 1) / CROWD_COLUMNS * CROWD_COLUMNS);
 }
 
-/* out (query, value width) is replaced by the values, weighted relative to exp(top); top and sum (query)
- * begin as a sink left them, whose share of out is `sink` (value width), or NULL. scores: (CROWD_MOST, keys).
- */
-static void NAMED(attend_crowd_rows)(const NAMED(crowd) * at, const REALS *sink, REALS *scores, REALS *top,
-                                     REALS *sum, REALS *out, int64_t out_step) {
-    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, at->keys};
-    NAMED(crowd_product) value = {0, at->keys, 1, 1, at->v_step, out_step};
-    for (int64_t i = 0; i < at->queries;) {
-        const int64_t rows = NAMED(crowd_take)(at->queries - i);
-        const int64_t reach = NAMED(crowd_reach)(at, i, rows);
-        NAMED(crowd_rows)(0, &score, rows, reach, at->q + i * at->q_step, at->k, scores);
-        for (int64_t r = 0; r < rows; ++r) {
-            REALS *const row = scores + r * at->keys;
-            const int64_t seen = NAMED(crowd_sees)(at, i + r);
-            REALS highest = top[i + r], total = {0};
-            for (int64_t j = 0; j < seen; ++j) highest = OP(max)(row[j], highest);
-            for (int64_t j = 0; j < seen; ++j) {
-                row[j] = OP(weight)(row[j] - highest);
-                total += row[j];
-            }
-            for (int64_t j = seen; j < reach; ++j) row[j] = (REALS){0};
-            const REALS shrink = OP(weight)(top[i + r] - highest);
-            sum[i + r] = sum[i + r] * shrink + total;
-            top[i + r] = highest;
-            if (sink)
-                for (int64_t c = 0; c < at->value_width; ++c) out[(i + r) * out_step + c] = shrink * sink[c];
+/* The block of queries i ... i + rows - 1, whose first is q: out (rows, value width) becomes the values, weighted
+ * relative to exp(top). top and sum (rows) begin as a sink left them, whose share of out is `sink` (value
+ * width), or NULL. scores: (CROWD_MOST, keys). */
+static void NAMED(attend_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
+                                      const REALS *sink, REALS *scores, REALS *top, REALS *sum, REALS *out,
+                                      int64_t out_step) {
+    const int64_t reach = NAMED(crowd_reach)(at, i, rows);
+    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, at->keys, 0};
+    const NAMED(crowd_product) value = {reach, at->keys, 1, 1, at->v_step, out_step, 0};
+    REALS shrink[CROWD_MOST];
+    NAMED(crowd_rows)(&score, rows, reach, q, at->k, NULL, NULL, scores);
+    for (int64_t r = 0; r < rows; ++r) {
+        REALS *const row = scores + r * at->keys;
+        const int64_t seen = NAMED(crowd_sees)(at, i + r);
+        REALS highest = top[r], total = {0};
+        for (int64_t j = 0; j < seen; ++j) highest = OP(max)(row[j], highest);
+        for (int64_t j = 0; j < seen; ++j) {
+            row[j] = OP(weight)(row[j] - highest);
+            total += row[j];
         }
-        value.terms = reach;
-        NAMED(crowd_rows)(sink != NULL, &value, rows, at->value_width, scores, at->v, out + i * out_step);
-        i += rows;
+        for (int64_t j = seen; j < reach; ++j) row[j] = (REALS){0};
+        shrink[r] = OP(weight)(top[r] - highest);
+        sum[r] = sum[r] * shrink[r] + total;
+        top[r] = highest;
     }
+    NAMED(crowd_rows)(&value, rows, at->value_width, scores, at->v, NULL, NULL, out);
+    for (int64_t r = 0; sink && r < rows; ++r)
+        for (int64_t c = 0; c < at->value_width; ++c) out[r * out_step + c] += shrink[r] * sink[c];
 }
 
-/* The reverse pass of a crowd; steps in vectors. */
-typedef struct {
-    const REALS *grad;                /* (query, value width) */
-    const REALS *minus_lse, *minus_d; /* (query) */
-    REALS *weights, *slopes;          /* (CROWD_STRIP, keys) scratch each */
-    REALS *dq, *dk, *dv;              /* replaced, added to, added to; dk and dv may lie in one another */
-    int64_t grad_step, dq_step, dk_step, dv_step;
-} NAMED(crowd_reverse);
+/* The same on the way back: weights and their gradients (keys) of each row, and dq (rows, width). minus_lse and
+ * minus_d are of these rows. */
+static void NAMED(reverse_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
+                                       const REALS *grad, int64_t grad_step, const REALS *minus_lse,
+                                       const REALS *minus_d, REALS *weights, REALS *slopes, REALS *dq) {
+    const int64_t keys = at->keys, reach = NAMED(crowd_reach)(at, i, rows);
+    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, keys, 0};
+    const NAMED(crowd_product) slope = {at->value_width, grad_step, 1, at->v_step, 1, keys, 0};
+    const NAMED(crowd_product) to_q = {reach, keys, 1, 1, at->k_step, at->width, 0};
+    NAMED(crowd_rows)(&score, rows, reach, q, at->k, NULL, NULL, weights);
+    NAMED(crowd_rows)(&slope, rows, reach, grad, at->v, NULL, NULL, slopes);
+    for (int64_t r = 0; r < rows; ++r) {
+        REALS *const weight = weights + r * keys, *const bend = slopes + r * keys;
+        const int64_t seen = NAMED(crowd_sees)(at, i + r);
+        for (int64_t j = 0; j < seen; ++j) {
+            const REALS p = OP(weight)(weight[j] + minus_lse[r]);
+            weight[j] = p;
+            bend[j] = p * (bend[j] + minus_d[r]);
+        }
+        /* as far as a block of keys that begins before `seen` goes */
+        for (int64_t j = seen; j < SMALLEST_COUNT(keys, reach + CROWD_MOST); ++j)
+            weight[j] = bend[j] = (REALS){0};
+    }
+    NAMED(crowd_rows)(&to_q, rows, at->width, slopes, at->k, NULL, NULL, dq);
+}
 
-static void NAMED(reverse_crowd_rows)(const NAMED(crowd) * at, const NAMED(crowd_reverse) * to) {
-    const int64_t keys = at->keys;
-    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, keys};
-    const NAMED(crowd_product) slope = {at->value_width, to->grad_step, 1, at->v_step, 1, keys};
-    NAMED(crowd_product) to_q = {0, keys, 1, 1, at->k_step, to->dq_step};
-    NAMED(crowd_product) to_k = {0, 1, keys, 1, at->q_step, to->dk_step};
-    NAMED(crowd_product) to_v = {0, 1, keys, 1, to->grad_step, to->dv_step};
-    for (int64_t strip = 0; strip < at->queries; strip += CROWD_STRIP) {
-        const int64_t end = SMALLEST_COUNT(at->queries, strip + CROWD_STRIP);
-        for (int64_t i = strip; i < end;) {
-            const int64_t rows = NAMED(crowd_take)(end - i), reach = NAMED(crowd_reach)(at, i, rows);
-            REALS *const weights = to->weights + (i - strip) * keys;
-            REALS *const slopes = to->slopes + (i - strip) * keys;
-            NAMED(crowd_rows)(0, &score, rows, reach, at->q + i * at->q_step, at->k, weights);
-            NAMED(crowd_rows)(0, &slope, rows, reach, to->grad + i * to->grad_step, at->v, slopes);
-            for (int64_t r = 0; r < rows; ++r) {
-                REALS *const weight = weights + r * keys, *const bend = slopes + r * keys;
-                const REALS lse = to->minus_lse[i + r], d = to->minus_d[i + r];
-                const int64_t seen = NAMED(crowd_sees)(at, i + r);
-                for (int64_t j = 0; j < seen; ++j) {
-                    weight[j] = OP(weight)(weight[j] + lse);
-                    bend[j] = weight[j] * (bend[j] + d);
-                }
-                /* as far as a block of keys that begins before `seen` goes */
-                for (int64_t j = seen; j < SMALLEST_COUNT(keys, reach + CROWD_MOST); ++j)
-                    weight[j] = bend[j] = (REALS){0};
-            }
-            to_q.terms = reach;
-            NAMED(crowd_rows)(0, &to_q, rows, at->width, slopes, at->k, to->dq + i * to->dq_step);
-            i += rows;
-        }
-        for (int64_t j = 0, block = strip; j < keys;) {
-            const int64_t rows = NAMED(crowd_take)(keys - j);
-            for (int64_t next; block < end; block = next) {
-                next = block + NAMED(crowd_take)(end - block);
-                if (NAMED(crowd_sees)(at, next - 1) > j) break;
-            }
-            if (block == end) break;
-            to_k.terms = to_v.terms = end - block;
-            const int64_t first = (block - strip) * keys + j;
-            NAMED(crowd_rows)(1, &to_v, rows, at->value_width, to->weights + first,
-                              to->grad + block * to->grad_step, to->dv + j * to->dv_step);
-            NAMED(crowd_rows)(1, &to_k, rows, at->width, to->slopes + first, at->q + block * at->q_step,
-                              to->dk + j * to->dk_step);
-            j += rows;
-        }
+/* What all queries q (query, width) and gradients grad (query, value width) leave at the keys j ... j + rows - 1:
+ * dk (rows, width) and dv (rows, value width). Where dv is NULL, dk (rows, value width) gets their sum. */
+static void NAMED(reverse_crowd_keys)(const NAMED(crowd) * at, int64_t j, int64_t rows, const REALS *q,
+                                      const REALS *grad, int64_t grad_step, const REALS *weights,
+                                      const REALS *slopes, REALS *dk, REALS *dv) {
+    const int64_t keys = at->keys, e = at->width, f = at->value_width;
+    int64_t first = 0; /* of the blocks of queries that see j */
+    while (first < at->queries) {
+        const int64_t next = first + NAMED(crowd_take)(at->queries - first);
+        if (NAMED(crowd_sees)(at, next - 1) > j) break;
+        first = next;
+    }
+    const NAMED(crowd_product) to_k = {at->queries - first, 1, keys, 1, at->q_step, dv ? e : f, grad_step};
+    const NAMED(crowd_product) to_v = {at->queries - first, 1, keys, 1, grad_step, f, 0};
+    const REALS *const weight = weights + first * keys + j, *const slope = slopes + first * keys + j;
+    const REALS *const from_q = q + first * at->q_step, *const from_grad = grad + first * grad_step;
+    if (dv) {
+        NAMED(crowd_rows)(&to_k, rows, e, slope, from_q, NULL, NULL, dk);
+        NAMED(crowd_rows)(&to_v, rows, f, weight, from_grad, NULL, NULL, dv);
+    } else {
+        NAMED(crowd_rows)(&to_k, rows, e, slope, from_q, weight, from_grad, dk);
+        NAMED(crowd_rows)(&to_v, rows, f - e, weight, from_grad + e, NULL, NULL, dk + e);
     }
 }
 
 /* ---- attention of given queries, keys and values --------------------------------------------------------
  */
 
-/* Stands for the maximum of nothing: below every score, yet exp(score - it) is no NaN. */
-#define NOTHING (-LARGEST_POWER)
-
 static int64_t NAMED(attend_room)(const spo_attention *at, int crowded, int reverse) {
     const int64_t e = at->width, f = at->value_width, n = at->queries, m = at->keys;
     if (crowded && reverse)
-        return LANES * (n * (2 * e + 2 * f) + 2 * m * (e + f) + 2 * n + f + 2 * CROWD_STRIP * m);
+        return LANES * (n * (2 * e + 2 * f) + m * (e + f) + CROWD_MOST * (e + f) + 2 * n + f + 2 * n * m);
     if (crowded) return LANES * (n * (e + f) + m * (e + f) + 2 * n + CROWD_MOST * m + f);
     const int64_t rows = NAMED(padded)(e) + NAMED(padded)(f);
     if (reverse) return TILE_QUERIES * (2 * e + 2 * f + rows + 2 * TILE_KEYS);
@@ -621,7 +627,7 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
     const int64_t *visible = job->visible + problem / at->heads * job->visible_step;
     REAL *room = scratch, *q = NAMED(take)(&room, TILE_QUERIES * e);
     REAL *out = NAMED(take)(&room, TILE_QUERIES * f);
-    const REALS scale = OP(set)((REAL)at->scale);
+    const REALS scale = OP(set)((REAL)(at->scale * LOG2_E)), ln2 = OP(set)((REAL)LN2);
     REAL sink;
     const int has_sink = NAMED(sink_of)(at, head, &sink);
     int64_t q_offset[LANES], out_offset[LANES];
@@ -635,7 +641,7 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
             REAL *const panel = q + v * e * LANES;
             NAMED(pack)((const REAL *)at->q + (problem * n + i + v * LANES) * e, q_offset, count, e, panel);
             for (int64_t k = 0; k < e; ++k) OP(store)(panel + k * LANES, scale * OP(load)(panel + k * LANES));
-            top[v] = OP(set)(has_sink ? sink : NOTHING);
+            top[v] = OP(set)(has_sink ? sink * (REAL)LOG2_E : 0);
             sum[v] = OP(set)(has_sink ? 1 : 0);
             for (int64_t c = 0; c < f; ++c)
                 OP(store)(out + (v * f + c) * LANES,
@@ -648,7 +654,7 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
             REAL *const panel = out + v * f * LANES;
             for (int64_t c = 0; c < f; ++c) OP(store)(panel + c * LANES, share * OP(load)(panel + c * LANES));
             NAMED(unpack)(panel, out_offset, count, f, (REAL *)job->out + (problem * n + at_row) * f);
-            OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(top[v], sum[v]), count);
+            OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(ln2 * top[v], sum[v]), count);
         }
     }
 }
@@ -676,7 +682,7 @@ static void NAMED(reverse_rows)(const spo_attend_job *job, int64_t problem, int6
     const int64_t part = problem * job->spans + span;
     REAL *const partial = (REAL *)job->partial + part * at->keys * (pe + pf);
     double *const sink_part = job->sink_part + part * (1 + f);
-    const REALS scale = OP(set)((REAL)at->scale);
+    const REALS scale = OP(set)((REAL)at->scale), log2_e = OP(set)((REAL)LOG2_E);
     REALS minus_lse[TILE_VECTORS], minus_d[TILE_VECTORS];
     NAMED(reverse)
     to = {
@@ -684,10 +690,10 @@ static void NAMED(reverse_rows)(const spo_attend_job *job, int64_t problem, int6
         dq, partial, partial + pe, pe + pf,   pe + pf};
     REAL sink;
     const int has_sink = NAMED(sink_of)(at, head, &sink);
-    int64_t q_offset[LANES], out_offset[LANES], row_offset[2][LANES];
+    int64_t q_offset[LANES], out_offset[LANES], row_offset[LANES];
     NAMED(row_offsets)(e, q_offset);
     NAMED(row_offsets)(f, out_offset);
-    NAMED(row_offsets)(pe, row_offset[0]);
+    NAMED(row_offsets)(pe, row_offset);
     memset(partial, 0, (size_t)(at->keys * (pe + pf)) * sizeof(REAL));
     memset(sink_part, 0, (size_t)(1 + f) * sizeof(double));
     for (int64_t i = first; i < end; i += TILE_QUERIES) {
@@ -701,16 +707,18 @@ static void NAMED(reverse_rows)(const spo_attend_job *job, int64_t problem, int6
         for (int64_t v = 0; v < rows.vectors; ++v) {
             const int64_t count = SMALLEST_COUNT(LANES, here - v * LANES), at_row = start + v * LANES;
             REAL *const g = grad + v * f * LANES, *const o = out + v * f * LANES;
-            NAMED(pack)(q_rows + v * LANES * pe, row_offset[0], LANES, e, q + v * e * LANES);
+            NAMED(pack)(q_rows + v * LANES * pe, row_offset, LANES, e, q + v * e * LANES);
+            for (int64_t k = v * e; k < (v + 1) * e; ++k)
+                OP(store)(q + k * LANES, log2_e * OP(load)(q + k * LANES));
             NAMED(pack)((const REAL *)job->grad_out + at_row * f, out_offset, count, f, g);
             NAMED(pack)((const REAL *)job->out + at_row * f, out_offset, count, f, o);
             const REALS lse = OP(load_first)((const REAL *)job->lse + at_row, count);
             REALS d = {0};
             for (int64_t c = 0; c < f; ++c) d = OP(fma)(OP(load)(g + c * LANES), OP(load)(o + c * LANES), d);
             minus_d[v] = -d;
-            minus_lse[v] = OP(select)(lse == -(REAL)INFINITY, OP(set)(NOTHING), -lse);
+            minus_lse[v] = OP(select)(lse == -(REAL)INFINITY, OP(set)(NOTHING), -log2_e * lse);
             if (has_sink) {
-                const REALS weight = OP(weight)(OP(set)(sink) + minus_lse[v]);
+                const REALS weight = OP(weight)(OP(set)(sink) - lse);
                 REALS slope = -d;
                 for (int64_t c = 0; c < f; ++c) {
                     const REALS gradient = OP(load)(g + c * LANES);
@@ -753,7 +761,8 @@ static void NAMED(collect)(const spo_attend_job *job, int64_t problem) {
 }
 
 /* LANES problems from `problem` on, without a key mask: queries (scaled), keys and values. */
-static NAMED(crowd) NAMED(crowd_of)(const spo_attend_job *job, int64_t problem, int64_t count, REAL **room) {
+static NAMED(crowd)
+    NAMED(crowd_of)(const spo_attend_job *job, int64_t problem, int64_t count, REAL **room, REALS **queries) {
     const spo_attention *at = job->at;
     const int64_t e = at->width, f = at->value_width, n = at->queries, m = at->keys;
     REAL *q = NAMED(take)(room, n * e * LANES), *k = NAMED(take)(room, m * e * LANES);
@@ -767,8 +776,8 @@ static NAMED(crowd) NAMED(crowd_of)(const spo_attend_job *job, int64_t problem, 
     NAMED(pack)((const REAL *)at->k + problem * m * e, offset, count, m * e, k);
     NAMED(row_offsets)(m * f, offset);
     NAMED(pack)((const REAL *)at->v + problem * m * f, offset, count, m * f, v);
-    return (NAMED(crowd)){n,          m, e, f, at->causal ? m - n + 1 : m, (REALS *)q, (REALS *)k,
-                          (REALS *)v, e, e, f};
+    *queries = (REALS *)q;
+    return (NAMED(crowd)){n, m, e, f, at->causal ? m - n + 1 : m, (REALS *)k, (REALS *)v, e, e, f};
 }
 
 /* Scores of the sinks of LANES problems, -infinity where there is none; their values into `value`. */
@@ -790,28 +799,34 @@ static void NAMED(attend_crowd)(const spo_attend_job *job, int64_t problem, void
     const int64_t f = at->value_width, n = at->queries;
     const int64_t count = SMALLEST_COUNT(LANES, at->groups * at->heads - problem);
     REAL *room = scratch;
-    const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room);
-    REALS *out = (REALS *)NAMED(take)(&room, n * f * LANES), *top = (REALS *)NAMED(take)(&room, n * LANES);
-    REALS *sum = (REALS *)NAMED(take)(&room, n * LANES), *value = (REALS *)NAMED(take)(&room, f * LANES);
+    REALS *q, begin_top = OP(set)(NOTHING), begin_sum = {0};
+    const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room, &q);
+    REALS *const out = (REALS *)NAMED(take)(&room, n * f * LANES);
+    REALS *const lse = (REALS *)NAMED(take)(&room, n * LANES);
+    REALS *const value = (REALS *)NAMED(take)(&room, f * LANES);
     int64_t offset[LANES];
-    REALS begin_top = OP(set)(NOTHING), begin_sum = {0};
     if (at->sink) {
         const REALS sink = NAMED(sinks_of)(at, problem, count, value);
         const INTS none = sink == -(REAL)INFINITY;
         begin_top = OP(select)(none, begin_top, sink);
-        begin_sum = OP (and)(OP(set)(1), ~none);
+        begin_sum = OP(and)(OP(set)(1), ~none);
     }
-    for (int64_t i = 0; i < n; ++i) top[i] = begin_top, sum[i] = begin_sum;
-    NAMED(attend_crowd_rows)(&crowd, at->sink ? value : NULL, (REALS *)room, top, sum, out, f);
-    for (int64_t i = 0; i < n; ++i) {
-        const REALS share = NAMED(share_of)(sum[i]);
-        for (int64_t c = 0; c < f; ++c) out[i * f + c] *= share;
-        top[i] = NAMED(lse_of)(top[i], sum[i]);
+    for (int64_t i = 0, rows; i < n; i += rows) {
+        REALS top[CROWD_MOST], sum[CROWD_MOST];
+        rows = NAMED(crowd_take)(n - i);
+        for (int64_t r = 0; r < rows; ++r) top[r] = begin_top, sum[r] = begin_sum;
+        NAMED(attend_crowd_block)(&crowd, i, rows, q + i * crowd.q_step, at->sink ? value : NULL,
+                                  (REALS *)room, top, sum, out + i * f, f);
+        for (int64_t r = 0; r < rows; ++r) {
+            const REALS share = NAMED(share_of)(sum[r]);
+            for (int64_t c = 0; c < f; ++c) out[(i + r) * f + c] *= share;
+            lse[i + r] = NAMED(lse_of)(top[r], sum[r]);
+        }
     }
     NAMED(row_offsets)(n * f, offset);
     NAMED(unpack)((REAL *)out, offset, count, n * f, (REAL *)job->out + problem * n * f);
     NAMED(row_offsets)(n, offset);
-    NAMED(unpack)((REAL *)top, offset, count, n, (REAL *)job->lse + problem * n);
+    NAMED(unpack)((REAL *)lse, offset, count, n, (REAL *)job->lse + problem * n);
 }
 
 static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, void *scratch) {
@@ -819,14 +834,18 @@ static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, voi
     const int64_t e = at->width, f = at->value_width, n = at->queries, m = at->keys;
     const int64_t count = SMALLEST_COUNT(LANES, at->groups * at->heads - problem);
     REAL *room = scratch;
-    const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room);
-    REALS *grad = (REALS *)NAMED(take)(&room, n * f * LANES),
-          *dq = (REALS *)NAMED(take)(&room, n * e * LANES);
-    REALS *dk = (REALS *)NAMED(take)(&room, m * e * LANES), *dv = (REALS *)NAMED(take)(&room, m * f * LANES);
-    REALS *minus_lse = (REALS *)NAMED(take)(&room, n * LANES);
-    REALS *minus_d = (REALS *)NAMED(take)(&room, n * LANES), *value = (REALS *)NAMED(take)(&room, f * LANES);
-    REALS *out = (REALS *)NAMED(take)(&room, n * f * LANES), *weights = (REALS *)room;
-    int64_t offset[LANES];
+    REALS *q;
+    const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room, &q);
+    REALS *const grad = (REALS *)NAMED(take)(&room, n * f * LANES);
+    REALS *const out = (REALS *)NAMED(take)(&room, n * f * LANES);
+    REALS *const dq = (REALS *)NAMED(take)(&room, n * e * LANES);
+    REALS *const dk = (REALS *)NAMED(take)(&room, CROWD_MOST * e * LANES);
+    REALS *const dv = (REALS *)NAMED(take)(&room, CROWD_MOST * f * LANES);
+    REALS *const minus_lse = (REALS *)NAMED(take)(&room, n * LANES);
+    REALS *const minus_d = (REALS *)NAMED(take)(&room, n * LANES);
+    REALS *const value = (REALS *)NAMED(take)(&room, f * LANES);
+    REALS *const weights = (REALS *)room, *const slopes = weights + n * m;
+    int64_t offset[LANES], v_offset[LANES];
     NAMED(row_offsets)(n, offset);
     NAMED(pack)((const REAL *)job->lse + problem * n, offset, count, n, (REAL *)minus_lse);
     NAMED(row_offsets)(n * f, offset);
@@ -853,15 +872,20 @@ static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, voi
             }
         }
     }
-    memset(dk, 0, (size_t)(m * (e + f)) * sizeof(REALS));
-    const NAMED(crowd_reverse)
-        to = {grad, minus_lse, minus_d, weights, weights + CROWD_STRIP * m, dq, dk, dv, f, e, e, f};
-    NAMED(reverse_crowd_rows)(&crowd, &to);
+    for (int64_t i = 0, rows; i < n; i += rows) {
+        rows = NAMED(crowd_take)(n - i);
+        NAMED(reverse_crowd_block)(&crowd, i, rows, q + i * e, grad + i * f, f, minus_lse + i, minus_d + i,
+                                   weights + i * m, slopes + i * m, dq + i * e);
+    }
     for (int64_t x = 0; x < n * e; ++x) dq[x] *= OP(set)((REAL)at->scale);
     NAMED(row_offsets)(n * e, offset);
     NAMED(unpack)((REAL *)dq, offset, count, n * e, (REAL *)job->dq + problem * n * e);
     NAMED(row_offsets)(m * e, offset);
-    NAMED(unpack)((REAL *)dk, offset, count, m * e, (REAL *)job->dk + problem * m * e);
-    NAMED(row_offsets)(m * f, offset);
-    NAMED(unpack)((REAL *)dv, offset, count, m * f, (REAL *)job->dv + problem * m * f);
+    NAMED(row_offsets)(m * f, v_offset);
+    for (int64_t j = 0, rows; j < m; j += rows) {
+        rows = NAMED(crowd_take)(m - j);
+        NAMED(reverse_crowd_keys)(&crowd, j, rows, q, grad, f, weights, slopes, dk, dv);
+        NAMED(unpack)((REAL *)dk, offset, count, rows * e, (REAL *)job->dk + (problem * m + j) * e);
+        NAMED(unpack)((REAL *)dv, v_offset, count, rows * f, (REAL *)job->dv + (problem * m + j) * f);
+    }
 }

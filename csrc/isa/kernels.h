@@ -76,7 +76,8 @@ typedef struct spo_attend_job {
 /* Places in the record of a unit, in vectors. */
 typedef struct spo_phase_layout {
     int64_t z, mean, norm, value, out, query, end;
-    int64_t mean_width;
+    int64_t mean_width; /* of a step's attention: F and, where they change, values */
+    int flat;           /* all steps are in one place */
 } spo_phase_layout;
 
 /* One call of the phases' attention likewise; see isa/phase.h for units and blocks. */
@@ -89,7 +90,7 @@ typedef struct spo_phase_job {
     spo_phase_layout layout;
     void *record;        /* (units, record_size) numbers */
     int64_t record_size; /* 0: the record holds one unit, the one at work */
-    void *rows[2];       /* tiles: (units, tokens, 2 phases + value width) of even and odd steps */
+    void *rows[2];       /* tiles: (units, tokens, mean_width) of even and odd steps */
     void *out;           /* NULL: not wanted */
     void *grad_out, *dc, *ds, *dquery_c, *dquery_s, *dv;
     void *phase_gradient, *query_gradient, *value_gradient; /* (units, blocks, width, lanes) */

@@ -21,6 +21,7 @@
 typedef struct {
     const REALS *weight, *lag_cosine, *lag_sine;
     REALS stride; /* kappa dt */
+    int near;     /* no step turns a phase by more than pi / 4: |drift| <= 1 */
 } NAMED(constants);
 
 /* (c, s) / |(c, s)| and 1 / |(c, s)|, which is 0 at the origin; scaled by a power of two on the way, so that
@@ -33,7 +34,7 @@ INLINE REALS NAMED(polar)(REALS c, REALS s, REALS *cosine, REALS *sine) {
     const REALS scale = (REALS)(2 * unit - exponent), x = c * scale, y = s * scale;
     const INTS origin = largest == (REALS){0};
     const REALS square = OP(select)(origin, OP(set)(1), OP(fma)(x, x, y * y));
-    const REALS inverse = 1 / OP(sqrt)(square);
+    const REALS inverse = OP(rsqrt)(square);
     const INTS sign = (INTS)c & ~(INTS)OP(abs)(c);
     *cosine = OP(select)(origin, (REALS)((INTS)OP(set)(1) | sign), x * inverse);
     *sine = y * inverse;
@@ -69,23 +70,42 @@ static void NAMED(features)(int64_t phases, const NAMED(constants) * by, const R
     }
 }
 
-static void NAMED(query_of)(int64_t phases, const NAMED(constants) * by, const REALS *z, REALS *q) {
+/* Q times a number. */
+static void NAMED(query_of)(int64_t phases, const NAMED(constants) * by, REAL times, const REALS *z, REALS *q) {
     for (int64_t k = 0; k < phases; ++k) {
-        q[k] = by->weight[k] * z[k];
-        q[phases + k] = by->weight[k] * z[phases + k];
+        const REALS weight = times * by->weight[k];
+        q[k] = weight * z[k];
+        q[phases + k] = weight * z[phases + k];
+    }
+}
+
+/* The next z, and F of it. */
+INLINE void NAMED(move_all)(const int near, int64_t phases, const NAMED(constants) * by, const REALS *z,
+                            const REALS *mean, REALS *next, REALS *f) {
+    for (int64_t k = 0; k < phases; ++k) {
+        const REALS cosine = z[k], sine = z[phases + k], lag_cosine = by->lag_cosine[k],
+                    lag_sine = by->lag_sine[k];
+        const REALS delta = by->stride * OP(fma)(cosine, mean[phases + k], -(sine * mean[k]));
+        REALS turn_cosine, turn_sine;
+        if (near)
+            OP(sincos_near)(delta, &turn_sine, &turn_cosine);
+        else
+            OP(sincos)(delta, &turn_sine, &turn_cosine);
+        const REALS new_cosine = OP(fma)(cosine, turn_cosine, -(sine * turn_sine));
+        const REALS new_sine = OP(fma)(sine, turn_cosine, cosine * turn_sine);
+        next[k] = new_cosine;
+        next[phases + k] = new_sine;
+        f[k] = OP(fma)(new_cosine, lag_cosine, -(new_sine * lag_sine));
+        f[phases + k] = OP(fma)(new_sine, lag_cosine, new_cosine * lag_sine);
     }
 }
 
 static void NAMED(move_block)(int64_t phases, const NAMED(constants) * by, const REALS *z, const REALS *mean,
-                              REALS *next) {
-    for (int64_t k = 0; k < phases; ++k) {
-        const REALS cosine = z[k], sine = z[phases + k];
-        REALS turn_cosine, turn_sine;
-        OP(sincos)(by->stride * OP(fma)(cosine, mean[phases + k], -(sine * mean[k])), &turn_sine,
-                   &turn_cosine);
-        next[k] = OP(fma)(cosine, turn_cosine, -(sine * turn_sine));
-        next[phases + k] = OP(fma)(sine, turn_cosine, cosine * turn_sine);
-    }
+                              REALS *next, REALS *f) {
+    if (by->near)
+        NAMED(move_all)(1, phases, by, z, mean, next, f);
+    else
+        NAMED(move_all)(0, phases, by, z, mean, next, f);
 }
 
 /* From g after a step: the gradient at its mean, and g before it but for what comes through the weights.
@@ -148,7 +168,7 @@ static int64_t NAMED(places)(const spo_phase_job *job, int64_t unit, int64_t blo
 INLINE REALS *NAMED(part)(const spo_phase_job *job, int64_t unit, int64_t place, int64_t step,
                           int64_t width) {
     REAL *const record = (REAL *)job->record + unit * job->record_size;
-    return (REALS *)(record + (place + step * width * job->blocks) * LANES);
+    return (REALS *)(record + (place + (job->layout.flat ? 0 : step) * width * job->blocks) * LANES);
 }
 INLINE REALS *NAMED(state_at)(const spo_phase_job *job, int64_t unit, int64_t step) {
     return NAMED(part)(job, unit, job->layout.z, step, 2 * job->at->phases);
@@ -190,7 +210,8 @@ static NAMED(constants) NAMED(constants_of)(const spo_phase_job *job, int64_t un
     NAMED(pack)(at->weight, offset, count, m, (REAL *)room);
     NAMED(pack)(job->lag, offset, count, m, (REAL *)(room + m));
     NAMED(pack)((const REAL *)job->lag + at->heads * m, offset, count, m, (REAL *)(room + 2 * m));
-    return (NAMED(constants)){room, room + m, room + 2 * m, stride};
+    const int far = OP(any)(OP(abs)(stride) > (REAL)0.78); /* a little less than pi / 4 */
+    return (NAMED(constants)){room, room + m, room + 2 * m, stride, !far};
 }
 
 /* States of one block from (c, s), and its values into the record. */
@@ -222,10 +243,10 @@ static void NAMED(phase_begin)(const spo_phase_job *job, int64_t unit, int64_t b
                 (REAL *)(NAMED(value_at)(job, unit, 0) + block * at->value_width));
 }
 
-/* What follows a step's attention in a block: means, phases and values of the next step. The sums are in the
- * record's mean; top and sum are the rows'. */
+/* What follows a step's attention in a block: means, phases and values of the next step, and its row of F (and
+ * of values, where they change). The sums are in the record's mean; top and sum are the rows'. */
 static void NAMED(advance)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit, int64_t block,
-                           int64_t step, REALS top, REALS sum) {
+                           int64_t step, REALS top, REALS sum, REALS *row) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, f = at->value_width, wide = job->layout.mean_width;
     REALS *const mean = NAMED(mean_at)(job, unit, step) + block * wide;
@@ -235,13 +256,22 @@ static void NAMED(advance)(const spo_phase_job *job, const NAMED(constants) * by
     norm[1] = share;
     for (int64_t k = 0; k < wide; ++k) mean[k] *= share;
     NAMED(move_block)(m, by, NAMED(state_at)(job, unit, step) + block * 2 * m, mean,
-                      NAMED(state_at)(job, unit, step + 1) + block * 2 * m);
+                      NAMED(state_at)(job, unit, step + 1) + block * 2 * m, row);
     if (at->value_consensus != 0) {
         const REALS rate = OP(set)((REAL)(at->dt * at->value_consensus));
         const REALS *const v = NAMED(value_at)(job, unit, step) + block * f;
         REALS *const next = NAMED(value_at)(job, unit, step + 1) + block * f;
-        for (int64_t c = 0; c < f; ++c) next[c] = OP(fma)(rate, mean[2 * m + c] - v[c], v[c]);
+        for (int64_t c = 0; c < f; ++c) row[2 * m + c] = next[c] = OP(fma)(rate, mean[2 * m + c] - v[c], v[c]);
     }
+}
+
+/* Row of F (and of values, where they change) of a block at a step of the record. */
+static void NAMED(row_at)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit, int64_t block,
+                          int64_t step, REALS *row) {
+    const int64_t m = job->at->phases, f = job->at->value_width;
+    NAMED(features)(m, by, NAMED(state_at)(job, unit, step) + block * 2 * m, row);
+    if (job->at->value_consensus != 0)
+        memcpy(row + 2 * m, NAMED(value_at)(job, unit, step) + block * f, (size_t)f * sizeof(REALS));
 }
 
 /* The end of the read-out in a block. */
@@ -296,80 +326,82 @@ static REALS NAMED(grad_of)(const spo_phase_job *job, const NAMED(constants) * b
 
 static int64_t NAMED(phase_room)(const spo_phase_attention *at, int crowded, int reverse) {
     const int64_t m = at->phases, f = at->value_width, n = at->tokens, row = 2 * m + f;
-    const int64_t constants = PHASE_CONSTANTS * m + LARGEST_COUNT(2 * m, f);
-    if (crowded)
-        return LANES *
-               (constants + n * (row + 2 * m) + 2 * n + (reverse ? 0 : CROWD_MOST * n) +
-                (reverse ? n * (2 * row + 2 * m + 2 * m + f) + 2 * n + 2 * CROWD_STRIP * n + 2 * m : 0));
+    const int64_t constants = PHASE_CONSTANTS * m + 2 * m + f;
+    if (crowded && reverse)
+        return LANES * (constants + n * (2 * row + 2 * m) + CROWD_MOST * (2 * m + row + f) + 2 * n * n);
+    if (crowded) return LANES * (constants + n * row + CROWD_MOST * (2 * m + n));
     const int64_t padded = NAMED(padded)(2 * m) + NAMED(padded)(row);
-    if (reverse)
-        return LANES * (constants + 3 * m) + TILE_QUERIES * (2 * (2 * m) + row + padded + 2 * TILE_KEYS);
+    if (reverse) return LANES * constants + TILE_QUERIES * (2 * (2 * m) + row + padded + 2 * TILE_KEYS);
     return LANES * constants + TILE_QUERIES * (2 * m + TILE_KEYS);
 }
 
-/* Rows (F, v) of a unit's keys and the queries at a step of the record. */
-static NAMED(crowd) NAMED(crowd_at)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit,
-                                    int64_t step, REALS *rows, REALS *q) {
-    const int64_t m = job->at->phases, f = job->at->value_width, n = job->at->tokens, row = 2 * m + f;
-    const REALS *const z = NAMED(state_at)(job, unit, step), *const v = NAMED(value_at)(job, unit, step);
-    const REALS *const query = NAMED(query_state)(job, unit, step);
-    for (int64_t i = 0; i < n; ++i) {
-        NAMED(features)(m, by, z + i * 2 * m, rows + i * row);
-        memcpy(rows + i * row + 2 * m, v + i * f, (size_t)f * sizeof(REALS));
-        NAMED(query_of)(m, by, query + i * 2 * m, q + i * 2 * m);
-    }
-    return (NAMED(crowd)){n, n, 2 * m, job->layout.mean_width, 1, q, rows, rows, 2 * m, row, row};
+/* The crowd whose keys are `rows`; read: with the values of a step of the record. */
+static NAMED(crowd) NAMED(crowd_at)(const spo_phase_job *job, int64_t unit, int64_t step, int read,
+                                    const REALS *rows) {
+    const int64_t m = job->at->phases, f = job->at->value_width, n = job->at->tokens;
+    const int64_t wide = job->layout.mean_width;
+    return (NAMED(crowd)){n, n, 2 * m, read ? f : wide, 1, rows, read ? NAMED(value_at)(job, unit, step) : rows,
+                          2 * m, wide, read ? f : wide};
 }
 
-/* Steps first ... last - 1 of a crowd, and its read-out if the last one is the end. */
-static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last,
-                               void *scratch) {
+/* Steps first ... last - 1 of a crowd, and its read-out if the last one is the end. Tokens go last to first: they
+ * see none behind them, whose rows may be those of the next step already. */
+static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last, void *scratch) {
     const spo_phase_attention *at = job->at;
-    const int64_t m = at->phases, f = at->value_width, n = at->tokens, row = 2 * m + f;
+    const int64_t m = at->phases, n = at->tokens, wide = job->layout.mean_width;
     REAL *room = scratch;
     REALS *const constants = (REALS *)NAMED(take)(&room, PHASE_CONSTANTS * m * LANES);
-    REALS *const rows = (REALS *)NAMED(take)(&room, n * row * LANES);
-    REALS *const q = (REALS *)NAMED(take)(&room, n * 2 * m * LANES);
-    REALS *const top = (REALS *)NAMED(take)(&room, n * LANES), *const sum =
-                                                                   (REALS *)NAMED(take)(&room, n * LANES);
+    REALS *const rows = (REALS *)NAMED(take)(&room, n * wide * LANES);
+    REALS *const q = (REALS *)NAMED(take)(&room, CROWD_MOST * 2 * m * LANES);
     const NAMED(constants) by = NAMED(constants_of)(job, unit, constants);
+    const int64_t blocks = n <= CROWD_MOST ? 1 : (n - CROWD_MOST + CROWD_ROWS - 1) / CROWD_ROWS + 1;
+    for (int64_t i = 0; i < n; ++i) NAMED(row_at)(job, &by, unit, i, 0, rows + i * wide);
     for (int64_t t = first; t <= last; ++t) {
         const int64_t step = t - first;
         const int read = t == at->steps;
         if (t == last && !read) break;
-        NAMED(crowd) crowd = NAMED(crowd_at)(job, &by, unit, step, rows, q);
-        if (read) crowd.v += 2 * m, crowd.value_width = f;
+        const NAMED(crowd) crowd = NAMED(crowd_at)(job, unit, step, read, rows);
         REALS *const sums = read ? NAMED(out_at)(job, unit) : NAMED(mean_at)(job, unit, step);
-        for (int64_t i = 0; i < n; ++i) top[i] = OP(set)(NOTHING), sum[i] = (REALS){0};
-        NAMED(attend_crowd_rows)(&crowd, NULL, (REALS *)room, top, sum, sums, crowd.value_width);
-        for (int64_t i = 0; i < n; ++i)
-            if (read)
-                NAMED(read_out)(job, unit, i, step, top[i], sum[i]);
-            else
-                NAMED(advance)(job, &by, unit, i, step, top[i], sum[i]);
+        const REALS *const query = NAMED(query_state)(job, unit, step);
+        for (int64_t i = (blocks - 1) * CROWD_ROWS; i >= 0; i -= CROWD_ROWS) {
+            REALS top[CROWD_MOST], sum[CROWD_MOST];
+            const int64_t count = NAMED(crowd_take)(n - i);
+            for (int64_t r = 0; r < count; ++r) {
+                top[r] = OP(set)(NOTHING);
+                sum[r] = (REALS){0};
+                NAMED(query_of)(m, &by, 1, query + (i + r) * 2 * m, q + r * 2 * m);
+            }
+            NAMED(attend_crowd_block)(&crowd, i, count, q, NULL, (REALS *)room, top, sum,
+                                      sums + i * crowd.value_width, crowd.value_width);
+            for (int64_t r = 0; r < count; ++r)
+                if (read)
+                    NAMED(read_out)(job, unit, i + r, step, top[r], sum[r]);
+                else
+                    NAMED(advance)(job, &by, unit, i + r, step, top[r], sum[r], rows + (i + r) * wide);
+        }
     }
 }
 
-/* Back through the same; `gradients` of the unit carry what has come from later segments. */
+/* Back through the same; the unit's gradients carry what has come from later segments. */
 static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last,
                                        void *scratch) {
     const spo_phase_attention *at = job->at;
-    const int64_t m = at->phases, f = at->value_width, n = at->tokens, row = 2 * m + f;
+    const int64_t m = at->phases, f = at->value_width, n = at->tokens, wide = job->layout.mean_width;
     const int64_t count = SMALLEST_COUNT(LANES, job->problems - unit * LANES);
     REAL *room = scratch;
     REALS *const constants = (REALS *)NAMED(take)(&room, PHASE_CONSTANTS * m * LANES);
-    REALS *const rows = (REALS *)NAMED(take)(&room, n * row * LANES);
-    REALS *const q = (REALS *)NAMED(take)(&room, n * 2 * m * LANES);
-    REALS *const minus_top = (REALS *)NAMED(take)(&room, n * LANES);
-    REALS *const minus_d = (REALS *)NAMED(take)(&room, n * LANES);
-    REALS *const grad = (REALS *)NAMED(take)(&room, n * row * LANES);
-    REALS *const drows = (REALS *)NAMED(take)(&room, n * row * LANES);
-    REALS *const dq = (REALS *)NAMED(take)(&room, n * 2 * m * LANES);
     REALS *const sums = (REALS *)NAMED(take)(&room, 2 * m * LANES);
-    REALS *const weights = (REALS *)room;
+    REALS *const rows = (REALS *)NAMED(take)(&room, n * wide * LANES);
+    REALS *const q = (REALS *)NAMED(take)(&room, n * 2 * m * LANES);
+    REALS *const grad = (REALS *)NAMED(take)(&room, n * LARGEST_COUNT(wide, f) * LANES);
+    REALS *const dq = (REALS *)NAMED(take)(&room, CROWD_MOST * 2 * m * LANES);
+    REALS *const dk = (REALS *)NAMED(take)(&room, CROWD_MOST * wide * LANES);
+    REALS *const new_dv = (REALS *)NAMED(take)(&room, CROWD_MOST * f * LANES);
+    REALS *const weights = (REALS *)room, *const slopes = weights + n * n;
     REALS *const g = (REALS *)((REAL *)job->phase_gradient + unit * job->blocks * m * LANES);
     REALS *const query_g = (REALS *)((REAL *)job->query_gradient + unit * job->blocks * m * LANES);
     REALS *const dv = (REALS *)((REAL *)job->value_gradient + unit * job->blocks * f * LANES);
+    REALS *const to_query = job->fixed_queries ? query_g : g;
     const NAMED(constants) by = NAMED(constants_of)(job, unit, constants);
     REALS kappa = {0};
     memset(sums, 0, (size_t)(2 * m) * sizeof(REALS));
@@ -377,34 +409,39 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
         const int64_t step = t - first;
         const int read = t == at->steps;
         if (t == last && !read) continue;
-        NAMED(crowd) crowd = NAMED(crowd_at)(job, &by, unit, step, rows, q);
-        if (read) crowd.v += 2 * m, crowd.value_width = f;
-        for (int64_t i = 0; i < n; ++i) {
-            minus_top[i] = -NAMED(norm_at)(job, unit, step)[2 * i];
-            minus_d[i] = NAMED(grad_of)(job, &by, unit, i, step, read, g + i * m, dv + i * f, &kappa,
-                                        grad + i * crowd.value_width);
+        const NAMED(crowd) crowd = NAMED(crowd_at)(job, unit, step, read, rows);
+        const int64_t width = crowd.value_width;
+        const REALS *const z = NAMED(state_at)(job, unit, step), *const norm = NAMED(norm_at)(job, unit, step);
+        const REALS *const query = NAMED(query_state)(job, unit, step);
+        for (int64_t i = 0; i < n; ++i) NAMED(row_at)(job, &by, unit, i, step, rows + i * wide);
+        for (int64_t i = 0, block; i < n; i += block) {
+            REALS minus_top[CROWD_MOST], minus_d[CROWD_MOST];
+            block = NAMED(crowd_take)(n - i);
+            for (int64_t r = 0; r < block; ++r) {
+                const int64_t row = i + r;
+                NAMED(query_of)(m, &by, 1, query + row * 2 * m, q + row * 2 * m);
+                minus_top[r] = -norm[2 * row];
+                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, g + row * m, dv + row * f, &kappa,
+                                            grad + row * width);
+            }
+            NAMED(reverse_crowd_block)(&crowd, i, block, q + i * 2 * m, grad + i * width, width, minus_top,
+                                       minus_d, weights + i * n, slopes + i * n, dq);
+            for (int64_t r = 0; r < block; ++r)
+                NAMED(reverse_query)(m, &by, query + (i + r) * 2 * m, dq + r * 2 * m, to_query + (i + r) * m,
+                                     sums + m);
         }
-        memset(drows, 0, (size_t)(n * row) * sizeof(REALS));
-        const NAMED(crowd_reverse) to = {grad,
-                                         minus_top,
-                                         minus_d,
-                                         weights,
-                                         weights + CROWD_STRIP * n,
-                                         dq,
-                                         drows,
-                                         drows + (read ? 2 * m : 0),
-                                         crowd.value_width,
-                                         2 * m,
-                                         row,
-                                         row};
-        NAMED(reverse_crowd_rows)(&crowd, &to);
-        REALS *const to_query = job->fixed_queries ? query_g : g;
-        for (int64_t i = 0; i < n; ++i) {
-            NAMED(reverse_features)(m, &by, NAMED(state_at)(job, unit, step) + i * 2 * m, drows + i * row,
-                                    g + i * m, sums);
-            NAMED(reverse_query)(m, &by, NAMED(query_state)(job, unit, step) + i * 2 * m, dq + i * 2 * m,
-                                 to_query + i * m, sums + m);
-            for (int64_t c = 0; c < f; ++c) dv[i * f + c] += drows[i * row + 2 * m + c];
+        for (int64_t j = 0, block; j < n; j += block) {
+            block = NAMED(crowd_take)(n - j);
+            NAMED(reverse_crowd_keys)(&crowd, j, block, q, grad, width, weights, slopes, dk,
+                                      read ? new_dv : NULL);
+            const REALS *const values = read ? new_dv : dk + 2 * m;
+            const int64_t values_step = read ? f : wide;
+            const int64_t dk_step = read ? 2 * m : wide;
+            for (int64_t r = 0; r < block; ++r) {
+                NAMED(reverse_features)(m, &by, z + (j + r) * 2 * m, dk + r * dk_step, g + (j + r) * m, sums);
+                for (int64_t c = 0; (read || wide > 2 * m) && c < f; ++c)
+                    dv[(j + r) * f + c] += values[r * values_step + c];
+            }
         }
     }
     for (int64_t lane = 0; lane < count; ++lane) {
@@ -417,23 +454,29 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
 /* ---- one problem, tile by tile ---------------------------------------------------------------------------
  */
 
-/* Rows (F, v) of a block's tokens at a step of the record, into the problem's rows of the given side. */
-static void NAMED(lay_rows)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit,
-                            int64_t block, int64_t step, int side, REALS *room) {
-    const int64_t m = job->at->phases, f = job->at->value_width, n = job->at->tokens, row = 2 * m + f;
-    const int64_t count = SMALLEST_COUNT(LANES, n - block * LANES);
-    REAL *const rows = (REAL *)job->rows[side] + (unit * n + block * LANES) * row;
+/* A block's row (F, v), by lane, into the problem's rows of the given side. */
+static void NAMED(lay_rows)(const spo_phase_job *job, int64_t unit, int64_t block, int side, const REALS *row) {
+    const int64_t n = job->at->tokens, wide = job->layout.mean_width;
     int64_t offset[LANES];
-    NAMED(row_offsets)(row, offset);
-    NAMED(features)(m, by, NAMED(state_at)(job, unit, step) + block * 2 * m, room);
-    NAMED(unpack)((REAL *)room, offset, count, 2 * m, rows);
-    NAMED(unpack)((REAL *)(NAMED(value_at)(job, unit, step) + block * f), offset, count, f, rows + 2 * m);
+    NAMED(row_offsets)(wide, offset);
+    NAMED(unpack)((const REAL *)row, offset, SMALLEST_COUNT(LANES, n - block * LANES), wide,
+                  (REAL *)job->rows[side] + (unit * n + block * LANES) * wide);
 }
 
+/* Keys and values of a step; read: of the read-out, whose values are the caller's, unless they have changed. */
 INLINE NAMED(keys) NAMED(phase_keys)(const spo_phase_job *job, int64_t unit, int side, int read) {
-    const int64_t m = job->at->phases, f = job->at->value_width, row = 2 * m + f;
-    const REAL *const rows = (const REAL *)job->rows[side] + unit * job->at->tokens * row;
-    return (NAMED(keys)){2 * m, read ? f : job->layout.mean_width, row, row, rows, rows + (read ? 2 * m : 0)};
+    const spo_phase_attention *at = job->at;
+    const int64_t m = at->phases, f = at->value_width, wide = job->layout.mean_width;
+    const REAL *const rows = (const REAL *)job->rows[side] + unit * at->tokens * wide;
+    NAMED(keys) kv = {2 * m, wide, wide, wide, rows, rows};
+    if (!read) return kv;
+    kv.value_width = f;
+    kv.v = rows + 2 * m;
+    if (at->value_consensus == 0) {
+        kv.v_step = at->heads * f;
+        kv.v = (const REAL *)at->v + (unit / at->heads * at->tokens * at->heads + unit % at->heads) * f;
+    }
+    return kv;
 }
 
 /* Rows of the tile of tokens from i on, of a causal problem that ends at `end`. */
@@ -456,14 +499,16 @@ static void NAMED(phase_tile)(const spo_phase_job *job, int64_t unit, int64_t ti
     const int64_t block = first / LANES;
     REAL *room = scratch;
     REALS *const constants = (REALS *)NAMED(take)(&room, PHASE_CONSTANTS * m * LANES);
-    REALS *const temporary = (REALS *)NAMED(take)(&room, LARGEST_COUNT(2 * m, f) * LANES);
+    REALS *const row = (REALS *)NAMED(take)(&room, (2 * m + f) * LANES);
     REAL *const q = NAMED(take)(&room, TILE_QUERIES * 2 * m);
     const NAMED(constants) by = NAMED(constants_of)(job, unit, constants);
     const NAMED(rows) rows = NAMED(causal_rows)(first, n);
     const int side = (int)(step & 1);
     if (stage == SPO_STAGE_ROWS) {
-        for (int64_t v = 0; v < rows.vectors; ++v)
-            NAMED(lay_rows)(job, &by, unit, block + v, step, side, temporary);
+        for (int64_t v = 0; v < rows.vectors; ++v) {
+            NAMED(row_at)(job, &by, unit, block + v, step, row);
+            NAMED(lay_rows)(job, unit, block + v, side, row);
+        }
         return;
     }
     const int read = stage == SPO_STAGE_READ;
@@ -472,9 +517,9 @@ static void NAMED(phase_tile)(const spo_phase_job *job, int64_t unit, int64_t ti
         (read ? NAMED(out_at)(job, unit) : NAMED(mean_at)(job, unit, step)) + block * kv.value_width;
     REALS top[TILE_VECTORS], sum[TILE_VECTORS];
     for (int64_t v = 0; v < rows.vectors; ++v) {
-        NAMED(query_of)(m, &by, NAMED(query_state)(job, unit, step) + (block + v) * 2 * m,
+        NAMED(query_of)(m, &by, (REAL)LOG2_E, NAMED(query_state)(job, unit, step) + (block + v) * 2 * m,
                         (REALS *)(q + v * 2 * m * LANES));
-        top[v] = OP(set)(NOTHING);
+        top[v] = (REALS){0};
         sum[v] = (REALS){0};
     }
     memset(sums, 0, (size_t)(rows.vectors * kv.value_width) * sizeof(REALS));
@@ -483,8 +528,8 @@ static void NAMED(phase_tile)(const spo_phase_job *job, int64_t unit, int64_t ti
         if (read)
             NAMED(read_out)(job, unit, block + v, step, top[v], sum[v]);
         else {
-            NAMED(advance)(job, &by, unit, block + v, step, top[v], sum[v]);
-            NAMED(lay_rows)(job, &by, unit, block + v, step + 1, !side, temporary);
+            NAMED(advance)(job, &by, unit, block + v, step, top[v], sum[v], row);
+            NAMED(lay_rows)(job, unit, block + v, !side, row);
         }
 }
 
@@ -537,8 +582,10 @@ static void NAMED(reverse_phase_span)(const spo_phase_job *job, int64_t unit, in
         for (int64_t v = 0; v < rows.vectors; ++v) {
             const int64_t block = i / LANES + v, count = SMALLEST_COUNT(LANES, at->tokens - block * LANES);
             REAL *const panel = q + v * 2 * m * LANES, *const gradient = grad + v * wide * LANES;
-            NAMED(query_of)(m, &by, NAMED(query_state)(job, unit, step) + block * 2 * m, (REALS *)panel);
+            NAMED(query_of)(m, &by, 1, NAMED(query_state)(job, unit, step) + block * 2 * m, (REALS *)panel);
             NAMED(unpack)(panel, q_offset, count, 2 * m, q_rows + v * LANES * pe);
+            for (int64_t k = 0; k < 2 * m; ++k)
+                OP(store)(panel + k * LANES, (REAL)LOG2_E * OP(load)(panel + k * LANES));
             minus_top[v] = -NAMED(norm_at)(job, unit, step)[block * 2];
             minus_d[v] = NAMED(grad_of)(job, &by, unit, block, step, read, g + block * m, dv + block * f,
                                         &kappa, (REALS *)gradient);

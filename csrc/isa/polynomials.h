@@ -56,6 +56,15 @@ static const double SPO_LOG[7] = {
     0.15314050552117012,
     0.14795949700542738,
 };
+/* (2^r - 1) / r on |r| <= 1/2; relative error 2.0e-9 */
+static const double SPO_EXP2_SINGLE[6] = {
+    0.6931472028550316,
+    0.24022647913636852,
+    0.055503324711908573,
+    0.009618437356957419,
+    0.0013398874393981367,
+    0.00015353362068858727,
+};
 /* (e^r - 1) / r on |r| <= ln(2) / 2; relative error 2.0e-9 */
 static const double SPO_EXP_SINGLE[6] = {
     1.0000000321650104,

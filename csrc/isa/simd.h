@@ -79,6 +79,9 @@ INLINE vd v_sqrt(vd x) {
 #endif
 }
 
+/* 1 / sqrt x of a normal x > 0. */
+INLINE vd v_rsqrt(vd x) { return 1.0 / v_sqrt(x); }
+
 /* The larger of two; y where either is NaN. */
 INLINE vd v_max(vd x, vd y) {
 #if SPO_LANES == 8
@@ -279,6 +282,15 @@ INLINE vf f_sqrt(vf x) {
     vf y;
     for (int lane = 0; lane < SPO_FLOATS; ++lane) y[lane] = sqrtf(x[lane]);
     return y;
+#endif
+}
+
+INLINE vf f_rsqrt(vf x) {
+#if SPO_LANES == 8 /* 14 bits, and a step of Newton's: 1.4 units in the last place, a third of the time */
+    const vf y = (vf)_mm512_rsqrt14_ps((__m512)x);
+    return f_fma(y, f_fma(-0.5f * x * y, y, f_set(0.5f)), y);
+#else
+    return 1.0f / f_sqrt(x);
 #endif
 }
 

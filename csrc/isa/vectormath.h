@@ -38,6 +38,7 @@ INLINE vd v_exp2(vd t) {
 #define LN2_HIGH 0x1.62e42fefp-1
 #define LN2_LOW 0x1.473de6af278edp-34
 #define LOG2_E 0x1.71547652b82fep0
+#define LN2 0x1.62e42fefa39efp-1
 
 /* e^x for every x: 0 below -745.2, infinity above 709.8, NaN for NaN. 2^k is applied in two halves, so that
  * subnormal results are rounded once. */
@@ -111,6 +112,19 @@ INLINE void v_sincos(vd x, vd *sine, vd *cosine) {
     }
 }
 
+/* The same for |x| <= pi / 4, not checked. */
+INLINE void v_sincos_near(vd x, vd *sine, vd *cosine) {
+    const vd z = x * x;
+    vd s = v_set(SPO_SIN[5]), c = v_set(SPO_COS[5]);
+    for (int j = 4; j >= 0; --j) {
+        s = v_fma(s, z, v_set(SPO_SIN[j]));
+        c = v_fma(c, z, v_set(SPO_COS[j]));
+    }
+    const vd half = 0.5 * z, w = 1.0 - half;
+    *sine = v_fma(s * z, x, x);
+    *cosine = w + v_fma(c * z, z, (1.0 - w) - half);
+}
+
 /* e^x as the weights of a softmax need it, x <= 709 (88 in float): what lies below the smallest normal number
  * is 0, NaN stays NaN. 1.3 and 1.2 units in the last place. */
 INLINE vd v_weight(vd x) {
@@ -119,6 +133,17 @@ INLINE vd v_weight(vd x) {
     const vd r = v_fma(k, v_set(-LN2_LOW), v_fma(k, v_set(-LN2_HIGH), x));
     const vi power = v_bits(v_one_plus(r, SPO_EXP)) + (v_bits(shifted) << 52);
     return (vd)(power & ~(vi)(x < -708.0));
+}
+
+/* 2^x likewise, x <= 1023 (127 in float) and no infinity. */
+INLINE vd v_weight2(vd x) {
+    const vd shifted = x + ROUNDER, k = shifted - ROUNDER;
+    const vd p = v_one_plus(x - k, SPO_EXP2);
+#if SPO_LANES == 8
+    return (vd)_mm512_scalef_pd((__m512d)p, (__m512d)k);
+#else
+    return (vd)((v_bits(p) + (v_bits(shifted) << 52)) & ~(vi)(x < -1021.0));
+#endif
 }
 
 /* log x of a normal x > 0: x = 2^k (1 + s) / (1 - s), |s| <= 3 - 2 sqrt 2. */
@@ -144,14 +169,23 @@ INLINE vd v_log(vd x) {
 INLINE vf f_weight(vf x) {
     const vf shifted = f_fma(x, f_set((float)LOG2_E), f_set(F_ROUNDER));
     const vf k = shifted - F_ROUNDER;
-    const vf r = f_fma(k, f_set(-F_LN2_LOW), f_fma(k, f_set(-F_LN2_HIGH), x)), z = r * r;
-    vf even = f_set((float)SPO_EXP_SINGLE[4]), odd = f_set((float)SPO_EXP_SINGLE[5]);
-    for (int j = 2; j >= 0; j -= 2) {
-        even = f_fma(even, z, f_set((float)SPO_EXP_SINGLE[j]));
-        odd = f_fma(odd, z, f_set((float)SPO_EXP_SINGLE[j + 1]));
-    }
-    const vf p = f_fma(f_fma(odd, r, even), r, f_set(1.0f));
+    const vf r = f_fma(k, f_set(-F_LN2_LOW), f_fma(k, f_set(-F_LN2_HIGH), x));
+    vf p = f_set((float)SPO_EXP_SINGLE[5]);
+    for (int j = 4; j >= 0; --j) p = f_fma(p, r, f_set((float)SPO_EXP_SINGLE[j]));
+    p = f_fma(p, r, f_set(1.0f));
     return (vf)(((vfi)p + ((vfi)shifted << 23)) & ~(vfi)(x < -87.0f));
+}
+
+INLINE vf f_weight2(vf x) {
+    const vf shifted = x + F_ROUNDER, k = shifted - F_ROUNDER, r = x - k;
+    vf p = f_set((float)SPO_EXP2_SINGLE[5]);
+    for (int j = 4; j >= 0; --j) p = f_fma(p, r, f_set((float)SPO_EXP2_SINGLE[j]));
+    p = f_fma(p, r, f_set(1.0f));
+#if SPO_LANES == 8
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)k);
+#else
+    return (vf)(((vfi)p + ((vfi)shifted << 23)) & ~(vfi)(x < -125.0f));
+#endif
 }
 
 INLINE vf f_log(vf x) {
@@ -171,19 +205,24 @@ static __attribute__((noinline)) void f_sincos_far(const float *x, float *sine, 
     }
 }
 
-INLINE void f_sincos(vf x, vf *sine, vf *cosine) {
-    const vf shifted = f_fma(x, f_set((float)TWO_OVER_PI), f_set(F_ROUNDER));
-    const vf k = shifted - F_ROUNDER;
-    const vfi quadrant = (vfi)shifted;
-    const vf r = f_fma(k, f_set(-F_PIO2_3), f_fma(k, f_set(-F_PIO2_2), f_fma(k, f_set(-F_PIO2_1), x)));
-    const vf z = r * r;
+INLINE void f_sincos_near(vf x, vf *sine, vf *cosine) {
+    const vf z = x * x;
     vf s = f_set((float)SPO_SIN_SINGLE[2]), c = f_set((float)SPO_COS_SINGLE[2]);
     for (int j = 1; j >= 0; --j) {
         s = f_fma(s, z, f_set((float)SPO_SIN_SINGLE[j]));
         c = f_fma(c, z, f_set((float)SPO_COS_SINGLE[j]));
     }
-    s = f_fma(s * z, r, r);
-    c = f_fma(c * z, z, f_fma(f_set(-0.5f), z, f_set(1.0f)));
+    *sine = f_fma(s * z, x, x);
+    *cosine = f_fma(c * z, z, f_fma(f_set(-0.5f), z, f_set(1.0f)));
+}
+
+INLINE void f_sincos(vf x, vf *sine, vf *cosine) {
+    const vf shifted = f_fma(x, f_set((float)TWO_OVER_PI), f_set(F_ROUNDER));
+    const vf k = shifted - F_ROUNDER;
+    const vfi quadrant = (vfi)shifted;
+    const vf r = f_fma(k, f_set(-F_PIO2_3), f_fma(k, f_set(-F_PIO2_2), f_fma(k, f_set(-F_PIO2_1), x)));
+    vf s, c;
+    f_sincos_near(r, &s, &c);
     const vfi swap = -(quadrant & 1);
     const vfi sine_sign = (quadrant & 2) << 30, cosine_sign = ((quadrant + 1) & 2) << 30;
     *sine = (vf)((vfi)f_select(swap, c, s) ^ sine_sign);

@@ -1,0 +1,122 @@
+"""Pictures of studies: one function a picture, each returning the Axes it drew on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spo_fast import plotting
+from spo_fast.experiments.summary import Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette and, when it is used up, other strokes.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STROKES = ("-", "--", ":")
+
+
+def _style(place: int) -> dict[str, Any]:
+    stroke = STROKES[place // len(COLOURS) % len(STROKES)]
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": stroke}
+
+
+def plot_learning(chosen: Mapping[str, Outcome], axes: Axes | None = None) -> Axes:
+    """Draw accuracy over training sequences, a line a model, mean and range over seeds.
+
+    Parameters
+    ----------
+    chosen : mapping of str to Outcome
+        By model.
+    axes : Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    Axes
+    """
+    axes = plotting.new_axes(axes)
+    for place, outcome in enumerate(chosen.values()):
+        sequences = 64 * np.array(outcome.records[0]["tested_at"]) / 1000
+        curves = np.array([record["accuracy"] for record in outcome.records])
+        style = _style(place)
+        axes.plot(sequences, curves.mean(0), label=outcome.label, linewidth=1.4, **style)
+        if len(curves) > 1:
+            axes.fill_between(sequences, curves.min(0), curves.max(0), color=style["color"], alpha=0.12, lw=0)
+    axes.axhline(0.95, color=plotting.GREY, linewidth=0.6)
+    axes.set(xlabel="training sequences (thousands)", ylabel="accuracy", ylim=(0.0, 1.02))
+    axes.margins(x=0.0)
+    if chosen:
+        axes.legend(fontsize=7, loc="best", framealpha=0.6)
+    return axes
+
+
+def plot_finals(chosen: Mapping[str, Outcome], axes: Axes | None = None) -> Axes:
+    """Draw the final accuracy of every model as a bar, each seed as a dot on it.
+
+    Parameters
+    ----------
+    chosen : mapping of str to Outcome
+        By model.
+    axes : Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    Axes
+    """
+    axes = plotting.new_axes(axes)
+    for place, outcome in enumerate(chosen.values()):
+        finals = [record["final"] for record in outcome.records]
+        axes.barh(place, np.mean(finals), 0.7, color=_style(place)["color"], alpha=0.6)
+        axes.plot(finals, [place] * len(finals), ".", color="black", markersize=3)
+        axes.text(0.01, place, f"{np.mean(finals):.3f}", va="center", fontsize=7)
+    axes.set(xlabel="final accuracy", xlim=(0.0, 1.02))
+    axes.set_yticks(range(len(chosen)), [outcome.label for outcome in chosen.values()], fontsize=8)
+    axes.invert_yaxis()
+    return axes
+
+
+def plot_steps(
+    lines: Mapping[str, Sequence[Sequence[float]]],
+    axes: Axes | None = None,
+    *,
+    times: Sequence[float] | None = None,
+    xlabel: str = "step of the dynamics",
+    ylabel: str = "accuracy",
+    chance: float | None = None,
+) -> Axes:
+    """Draw a quantity along the dynamics, a line a model, mean and range over seeds.
+
+    Parameters
+    ----------
+    lines : mapping of str to sequence of sequence of float
+        For each label, a sequence of equal length for each seed.
+    axes : Axes, optional
+        Where to draw; a new figure by default.
+    times : sequence of float, optional
+        0, 1, 2, ... by default.
+    xlabel, ylabel : str
+    chance : float, optional
+        Drawn as a dotted line.
+
+    Returns
+    -------
+    Axes
+    """
+    axes = plotting.new_axes(axes)
+    for place, (label, values) in enumerate(lines.items()):
+        curves = np.array(values)
+        t = np.arange(curves.shape[1]) if times is None else times
+        style = _style(place)
+        axes.plot(t, curves.mean(0), label=label, linewidth=1.4, **style)
+        axes.fill_between(t, curves.min(0), curves.max(0), color=style["color"], alpha=0.15, lw=0)
+    if chance is not None:
+        axes.axhline(chance, color=plotting.GREY, linestyle=":", label="chance")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.margins(x=0.0)
+    if lines:
+        axes.legend(fontsize=7, framealpha=0.6)
+    return axes

@@ -1,0 +1,23 @@
+"""The attentions as PyTorch functions and modules.
+
+`causal_attention` and `phase_attention` are functions of tensors, `OscillatorAttention` and
+`CausalSelfAttention` the layers that hold the parameters. Needs the extra ``spo-fast[torch]``.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("spo_fast.torch needs PyTorch: pip install 'spo-fast[torch]'") from error
+
+from spo_fast.torch.functional import IMPLEMENTATIONS, causal_attention, phase_attention
+from spo_fast.torch.layers import CausalSelfAttention, OscillatorAttention
+
+__all__ = [
+    "IMPLEMENTATIONS",
+    "CausalSelfAttention",
+    "OscillatorAttention",
+    "causal_attention",
+    "phase_attention",
+]
