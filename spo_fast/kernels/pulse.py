@@ -440,7 +440,7 @@ def _ask(k, scale, basis, last_basis, n, chunks, t, asked):
 
 
 @kernel()
-def _ask_all(k, start, length, scale, basis, last_basis, n, chunks, per_token, asked):
+def _ask_all(k, b, h, start, length, scale, basis, last_basis, n, chunks, per_token, asked):
     """Write all rows (rows, w d) that ask for a chunk."""
     for t in range(length):
         row = asked[t if per_token else 0]
@@ -448,7 +448,7 @@ def _ask_all(k, start, length, scale, basis, last_basis, n, chunks, per_token, a
             _copy(asked[t - 1], row)
         elif t == 0 or per_token:
             _clear(row)
-        _ask(k[start + t], scale, basis, last_basis, n, chunks, t, row)
+        _ask(k[b, start + t, h], scale, basis, last_basis, n, chunks, t, row)
 
 
 @kernel()
@@ -460,20 +460,20 @@ def _mix(weights, past, n, out):
 
 
 @kernel()
-def _remember(c, start, length, basis, last_basis, n, chunks, past):
+def _remember(c, b, h, start, length, basis, last_basis, n, chunks, past):
     """Write what is remembered of a chunk."""
     if basis.shape[0] == 0:
-        _copy(c[start + length - 1], past)
+        _copy(c[b, start + length - 1, h], past)
         return
     _clear(past)
     for t in range(length):
-        _gather(_basis_row(basis, last_basis, n, chunks, t), 1.0, c[start + t], past)
+        _gather(_basis_row(basis, last_basis, n, chunks, t), 1.0, c[b, start + t, h], past)
 
 
 @kernel()
-def _resonate_head(u, k, chunk, scale, basis, last_basis, per_token, c):
-    """`resonance` of one sample and head: u, k, c (N, d)."""
-    n_tokens, width = u.shape
+def _resonate_head(u, k, b, h, chunk, scale, basis, last_basis, per_token, c):
+    """`resonance` of one sample and head."""
+    n_tokens, width = u.shape[1], u.shape[3]
     chunks = -(-n_tokens // chunk)
     moments = basis.shape[1] if basis.shape[0] else 1
     rows = min(chunk, n_tokens) if per_token else 1
@@ -485,26 +485,26 @@ def _resonate_head(u, k, chunk, scale, basis, last_basis, per_token, c):
         start = n * chunk
         length = min(chunk, n_tokens - start)
         if n:
-            _ask_all(k, start, length, scale, basis, last_basis, n, chunks, per_token, asked)
+            _ask_all(k, b, h, start, length, scale, basis, last_basis, n, chunks, per_token, asked)
         _clear(total)
         for t in range(length):
-            _add(1.0, u[start + t], total)
-            _copy(total, c[start + t])
+            _add(1.0, u[b, start + t, h], total)
+            _copy(total, c[b, start + t, h])
             if n == 0:
                 continue
             if per_token or t == 0:
                 _recall(asked[t], past, n, weights)
                 _mix(weights, past, n, recalled)
-            _copy(c[start - 1], inject)
+            _copy(c[b, start - 1, h], inject)
             if basis.shape[0]:
                 _spread(_basis_row(basis, last_basis, n, chunks, t), recalled, inject)
             else:
                 _add(1.0, recalled, inject)
-            _add(1.0, inject, c[start + t])
-            _add(-1.0, before, c[start + t])
+            _add(1.0, inject, c[b, start + t, h])
+            _add(-1.0, before, c[b, start + t, h])
         if basis.shape[0]:
             _copy(inject, before)
-        _remember(c, start, length, basis, last_basis, n, chunks, past[n])
+        _remember(c, b, h, start, length, basis, last_basis, n, chunks, past[n])
 
 
 @kernel()
@@ -537,9 +537,7 @@ def resonance(u, k, chunk, scale, basis, last_basis, per_token, c):
         return INVALID_ARGUMENT
     for b in range(u.shape[0]):
         for h in range(u.shape[2]):
-            _resonate_head(
-                u[b, :, h], k[b, :, h], chunk, scale, basis, last_basis, per_token, c[b, :, h]
-            )
+            _resonate_head(u, k, b, h, chunk, scale, basis, last_basis, per_token, c)
     return OK
 
 
@@ -560,9 +558,9 @@ def _recall_vjp(asked, drecalled, past, n, weights, slopes, dasked, dpast):
 
 
 @kernel()
-def _resonate_head_vjp(u, k, c, grad, chunk, scale, basis, last_basis, per_token, du, dk):
-    """`resonance_vjp` of one sample and head, all (N, d)."""
-    n_tokens, width = u.shape
+def _resonate_head_vjp(u, k, c, grad, b, h, chunk, scale, basis, last_basis, per_token, du, dk):
+    """`resonance_vjp` of one sample and head."""
+    n_tokens, width = u.shape[1], u.shape[3]
     chunks = -(-n_tokens // chunk)
     moments = basis.shape[1] if basis.shape[0] else 1
     longest = min(chunk, n_tokens)
@@ -575,29 +573,29 @@ def _resonate_head_vjp(u, k, c, grad, chunk, scale, basis, last_basis, per_token
     weights, slopes = np.empty(chunks), np.empty(chunks)
     for n in range(chunks):
         start = n * chunk
-        _remember(c, start, min(chunk, n_tokens - start), basis, last_basis, n, chunks, past[n])
+        _remember(c, b, h, start, min(chunk, n_tokens - start), basis, last_basis, n, chunks, past[n])
     for n in range(chunks - 1, -1, -1):
         start = n * chunk
         length = min(chunk, n_tokens - start)
         for t in range(length):
-            _copy(grad[start + t], g[t])
+            _copy(grad[b, start + t, h], g[t])
             if basis.shape[0]:
                 _spread(_basis_row(basis, last_basis, n, chunks, t), dpast[n], g[t])
-            _clear(dk[start + t])
+            _clear(dk[b, start + t, h])
         _add(1.0, dstate, g[length - 1])
         if basis.shape[0] == 0:
             _add(1.0, dpast[n], g[length - 1])
         _clear(total)
         for t in range(length - 1, -1, -1):
             _add(1.0, g[t], total)
-            _copy(total, du[start + t])
+            _copy(total, du[b, start + t, h])
         if n == 0:
             break
         _add(1.0, dinject, g[length - 1])
         for j in range(width):
             dstate[j] = total[j] + dinject[j]
             dinject[j] = -total[j] if basis.shape[0] and n > 1 else 0.0
-        _ask_all(k, start, length, scale, basis, last_basis, n, chunks, per_token, asked)
+        _ask_all(k, b, h, start, length, scale, basis, last_basis, n, chunks, per_token, asked)
         _clear(drecalled)
         for t in range(length):
             if per_token:
@@ -613,11 +611,11 @@ def _resonate_head_vjp(u, k, c, grad, chunk, scale, basis, last_basis, per_token
         for t in range(length - 1, -1, -1):
             row = dasked[t if per_token else 0]
             if basis.shape[0] == 0:
-                _scale(scale, row, dk[start + t])
+                _scale(scale, row, dk[b, start + t, h])
                 continue
             for m in range(moments):
                 factor = scale * _basis_row(basis, last_basis, n, chunks, t)[m]
-                _add(factor, row[m * width : (m + 1) * width], dk[start + t])
+                _add(factor, row[m * width : (m + 1) * width], dk[b, start + t, h])
             if per_token and t:  # a token's key is in what all later ones ask
                 _add(1.0, row, dasked[t - 1])
 
@@ -637,17 +635,5 @@ def resonance_vjp(u, k, c, grad, chunk, scale, basis, last_basis, per_token, du,
         return INVALID_ARGUMENT
     for b in range(u.shape[0]):
         for h in range(u.shape[2]):
-            _resonate_head_vjp(
-                u[b, :, h],
-                k[b, :, h],
-                c[b, :, h],
-                grad[b, :, h],
-                chunk,
-                scale,
-                basis,
-                last_basis,
-                per_token,
-                du[b, :, h],
-                dk[b, :, h],
-            )
+            _resonate_head_vjp(u, k, c, grad, b, h, chunk, scale, basis, last_basis, per_token, du, dk)
     return OK
