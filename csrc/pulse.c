@@ -18,7 +18,9 @@
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t parts_of(int64_t whole, int64_t size) { return (whole + size - 1) / size; }
 
-static const spo_pulse_kernels *kernels_for(int32_t single) { return spo_kernels_in_use()->pulse[single != 0]; }
+static const spo_pulse_kernels *kernels_for(int32_t single) {
+    return spo_kernels_in_use()->pulse[single != 0];
+}
 
 static int64_t bytes_of(int32_t single) { return single ? (int64_t)sizeof(float) : (int64_t)sizeof(double); }
 
@@ -57,7 +59,8 @@ static void gate_vjp_part(void *context, int64_t part, int32_t worker) {
                             call->grad + at, call->out + at, call->other + at);
 }
 
-int32_t spo_core_gate(int32_t single, int64_t count, const void *x, const void *g, void *out, int32_t workers) {
+int32_t spo_core_gate(int32_t single, int64_t count, const void *x, const void *g, void *out,
+                      int32_t workers) {
     if (count < 0 || workers < 1) return SPO_INVALID_ARGUMENT;
     call_of call = {kernels_for(single), bytes_of(single), .count = count, .x = x, .second = g, .out = out};
     spo_pool_run(parts_of(count, NUMBERS), workers, gate_part, &call);
@@ -67,8 +70,8 @@ int32_t spo_core_gate(int32_t single, int64_t count, const void *x, const void *
 int32_t spo_core_gate_vjp(int32_t single, int64_t count, const void *x, const void *g, const void *grad,
                           void *dx, void *dg, int32_t workers) {
     if (count < 0 || workers < 1) return SPO_INVALID_ARGUMENT;
-    call_of call = {kernels_for(single), bytes_of(single), .count = count, .x = x,     .second = g,
-                    .grad = grad,        .out = dx,        .other = dg};
+    call_of call = {kernels_for(single), bytes_of(single), .count = count, .x = x,
+                    .second = g,         .grad = grad,     .out = dx,      .other = dg};
     spo_pool_run(parts_of(count, NUMBERS), workers, gate_vjp_part, &call);
     return SPO_OK;
 }
@@ -87,9 +90,10 @@ static void scan_vjp_part(void *context, int64_t part, int32_t worker) {
     const call_of *call = context;
     const int64_t first = part % call->groups * COLUMNS, count = least(COLUMNS, call->channels - first);
     const int64_t at = (part / call->groups * call->tokens * call->channels + first) * call->size;
-    call->parts[part] = call->kernels->scan_vjp(
-        call->tokens, call->channels, count, call->decay, call->x + at, call->second ? call->second + at : NULL,
-        call->grad + at, call->out + at, call->scratch + worker * call->room);
+    call->parts[part] =
+        call->kernels->scan_vjp(call->tokens, call->channels, count, call->decay, call->x + at,
+                                call->second ? call->second + at : NULL, call->grad + at, call->out + at,
+                                call->scratch + worker * call->room);
 }
 
 static int scan_acceptable(int64_t batch, int64_t tokens, int64_t channels, int32_t workers) {
@@ -100,8 +104,8 @@ int32_t spo_core_leaky_scan(int32_t single, int64_t batch, int64_t tokens, int64
                             const void *x, void *c, int32_t workers) {
     if (!scan_acceptable(batch, tokens, channels, workers)) return SPO_INVALID_ARGUMENT;
     const int64_t size = bytes_of(single), row = channels * size;
-    call_of call = {kernels_for(single), size,         .tokens = tokens, .channels = channels,
-                    .decay = decay,      .x = x,       .out = c,         .groups = parts_of(channels, COLUMNS),
+    call_of call = {kernels_for(single), size,   .tokens = tokens, .channels = channels,
+                    .decay = decay,      .x = x, .out = c,         .groups = parts_of(channels, COLUMNS),
                     .room = 4096};
     call.past = batch * tokens * row > LARGE_RESULT && row % 16 == 0 && (uintptr_t)c % 16 == 0;
     call.scratch = lines(call.room * workers);
@@ -146,7 +150,7 @@ static void moments_part(void *context, int64_t part, int32_t worker) {
 int32_t spo_core_token_moments(int32_t single, int64_t rows, int64_t width, const void *x, double *mean,
                                double *squares, int32_t workers) {
     if (rows < 0 || !size_fits(width) || width < 1 || workers < 1) return SPO_INVALID_ARGUMENT;
-    call_of call = {kernels_for(single), bytes_of(single),   .count = rows,      .width = width, .x = x,
+    call_of call = {kernels_for(single), bytes_of(single),   .count = rows, .width = width, .x = x,
                     .slopes = mean,      .products = squares};
     call.room = parts_of(call.kernels->lanes * width * call.size, 64) * 64;
     call.scratch = lines(call.room * workers);
@@ -169,7 +173,7 @@ int32_t spo_core_unnormalise(int32_t single, int64_t rows, int64_t width, void *
                              const double *factor, const double *alpha, const double *beta,
                              const double *mean, int32_t workers) {
     if (rows < 0 || !size_fits(width) || width < 1 || workers < 1) return SPO_INVALID_ARGUMENT;
-    call_of call = {kernels_for(single), bytes_of(single), .count = rows,   .width = width, .x = x,
+    call_of call = {kernels_for(single), bytes_of(single), .count = rows,  .width = width, .x = x,
                     .out = grad,         .factor = factor, .alpha = alpha, .beta = beta,   .mean = mean};
     spo_pool_run(parts_of(rows, ROWS), workers, unnormalise_part, &call);
     return SPO_OK;

@@ -1185,7 +1185,8 @@ cdef extern from "spo_fast_core.h" nogil:
         const double *factor
 
     int32_t spo_core_gate(int32_t, int64_t, const void *, const void *, void *, int32_t)
-    int32_t spo_core_gate_vjp(int32_t, int64_t, const void *, const void *, const void *, void *, void *, int32_t)
+    int32_t spo_core_gate_vjp(int32_t, int64_t, const void *, const void *, const void *, void *, void *,
+                              int32_t)
     int32_t spo_core_leaky_scan(int32_t, int64_t, int64_t, int64_t, double, const void *, void *, int32_t)
     int32_t spo_core_leaky_scan_vjp(int32_t, int64_t, int64_t, int64_t, double, const void *, const void *,
                                     const void *, void *, double *, int32_t)
@@ -1194,8 +1195,8 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_core_token_moments(int32_t, int64_t, int64_t, const void *, double *, double *, int32_t)
     int32_t spo_core_turn(const spo_turn *, void *, int32_t)
     int32_t spo_core_turn_vjp(const spo_turn *, const void *, void *, double *, double *, double *, int32_t)
-    int32_t spo_core_unnormalise(int32_t, int64_t, int64_t, void *, const void *, const double *, const double *,
-                                 const double *, const double *, int32_t)
+    int32_t spo_core_unnormalise(int32_t, int64_t, int64_t, void *, const void *, const double *,
+                                 const double *, const double *, const double *, int32_t)
 
 FLOAT64 = np.dtype(float)
 
@@ -1321,7 +1322,7 @@ def resonance_vjp(u, k, c, grad, *, chunk, scale, basis, last_basis, per_token, 
 
 
 def token_moments(x, *, int32_t workers):
-    """Mean of each token's numbers in a head and the sum of their squared distances from it; x (B, N, H, d)."""
+    """Mean of each token's numbers in a head and the sum of their squared distances from it."""
     cdef int32_t status, single = is_single(x.dtype)
     cdef int64_t width = x.shape[3], rows = x.size // width
     mean, squares = np.empty(x.shape[:3]), np.empty(x.shape[:3])

@@ -295,16 +295,14 @@ def attend(
     gated, states = _states(given, options, parts, threads)
     shared = None
     if options.variant in _WITH_WEDGE and q.size:
-        moments = [parts.token_moments(array, workers=threads) for array in (states, k)]
-        _explain_overflow(moments[0], options)
-        shared = statistics.gather(*moments, q.shape[3], options.over)
+        moments_q, moments_k = (parts.token_moments(array, workers=threads) for array in (states, k))
+        _explain_overflow(moments_q, options)
+        shared = statistics.gather(moments_q, moments_k, q.shape[3], options.over)
         tables = rotary_tables(q.shape[1], q.shape[3], q.dtype)
-        common = {"twist_first": options.twist_first, "workers": threads}
-        scales = [np.broadcast_to(array, q.shape[:3]).copy() for array in (shared.shift, shared.factor)]
-        twists = twists_of(given["A"], options)
+        scales = _spread(q.shape[:3], shared.shift, shared.factor)
         turned = [
-            parts.turn(array, *scales, twist, *tables, **common)
-            for array, twist in zip((states, k), twists, strict=True)
+            parts.turn(array, *scales, twist, *tables, twist_first=options.twist_first, workers=threads)
+            for array, twist in zip((states, k), twists_of(given["A"], options), strict=True)
         ]
     else:
         turned = [_heads_first(states), _heads_first(k)]
@@ -318,19 +316,19 @@ def attend_backwards(state: PulseState, grad: np.ndarray, workers: int) -> dict[
     """`pulse_attention_vjp` of a checked gradient."""
     given, options = state.given, state.options
     parts, softmax = backends.load(state.backend)
-    q, k = given["q"], given["k"]
-    if not q.size:
+    if not given["q"].size:
         return {name: np.zeros_like(array) for name, array in given.items()}
     dq, dk, dv, dsink, dvalue = softmax.attend_vjp(
         *state.sides, state.out, state.lse, _heads_first(grad), **softmax_options(given, options, workers)
     )
     result = {"v": _tokens_first(dv)}
+    sides = [dq, dk]  # emptied by what follows, so that memory is used again
+    del dq, dk, dv
     if state.shared is None:
-        dstates, dkeys = _tokens_first(dq), _tokens_first(dk)
+        sides = [_tokens_first(side) for side in sides]
     else:
-        result |= {"sink": dsink, "v_null": dvalue}
-        dstates, dkeys, result["A"] = _turn_backwards(state, parts, dq, dk, workers)
-    return result | _states_backwards(state, parts, dstates, dkeys, workers)
+        result |= {"sink": dsink, "v_null": dvalue, "A": _turn_backwards(state, parts, sides, workers)}
+    return result | _states_backwards(state, parts, sides, workers)
 
 
 def softmax_options(given: dict[str, np.ndarray], options: PulseOptions, workers: int) -> dict[str, Any]:
@@ -381,7 +379,8 @@ def _resonance(given: dict[str, np.ndarray], options: PulseOptions, workers: int
     }
 
 
-def decay_of(given: dict[str, np.ndarray], options: PulseOptions) -> float:
+def decay_of(given: Mapping[str, np.ndarray], options: PulseOptions) -> float:
+    """Decay of the leaky scan: fixed, or learned."""
     if options.variant == "leaky":
         return options.decay
     return float(sigmoid(given["decay_logit"].astype(np.float64))[0])
@@ -411,53 +410,67 @@ def _states(
 
 
 def _states_backwards(
-    state: PulseState, parts: Any, dstates: np.ndarray, dkeys: np.ndarray, workers: int
+    state: PulseState, parts: Any, sides: list[np.ndarray], workers: int
 ) -> dict[str, np.ndarray]:
-    """Gradients at queries, keys, gate and decay from those at states and keys."""
+    """Gradients at queries, keys, gate and decay from those at states and keys, in `sides`."""
     given, options = state.given, state.options
     q, variant = given["q"], options.variant
     entering = q if state.gated is None else state.gated
-    result = {"q": dstates, "k": dkeys}
+    result = {"k": sides.pop(), "q": sides.pop()}
     if variant in ("leaky", "parseval"):
         decay = decay_of(given, options)
         learned = None if variant == "leaky" else _flat(state.states)
         dentering, ddecay = parts.leaky_scan_vjp(
-            _flat(entering), decay, learned, _flat(dstates), workers=workers
+            _flat(entering), decay, learned, _flat(result["q"]), workers=workers
         )
         result["q"] = dentering.reshape(q.shape)
         if variant == "parseval":
             result["decay_logit"] = np.array([ddecay * decay * (1.0 - decay)], q.dtype)
     elif variant in _WITH_HEADS:
         resonance = _resonance(given, options, workers)
-        result["q"], more = parts.resonance_vjp(entering, given["k"], state.states, dstates, **resonance)
-        result["k"] = dkeys + more
+        result["q"], more = parts.resonance_vjp(entering, given["k"], state.states, result["q"], **resonance)
+        result["k"] += more
+        del more
     if state.gated is not None:
         result["q"], result["gate"] = parts.gate_vjp(q, given["gate"], result["q"], workers=workers)
     return result
 
 
-def _turn_backwards(
-    state: PulseState, parts: Any, dq: np.ndarray, dk: np.ndarray, workers: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradients at states, keys and A from those at what softmax attention took."""
+def _turn_backwards(state: PulseState, parts: Any, sides: list[np.ndarray], workers: int) -> np.ndarray:
+    """Gradient at A; those at what softmax took, in `sides`, give way to those at states and keys."""
     given, options, shared = state.given, state.options, state.shared
-    q, k = given["q"], given["k"]
-    tables = rotary_tables(q.shape[1], q.shape[3], q.dtype)
-    common = {"twist_first": options.twist_first, "workers": workers}
-    whole = (*q.shape[:3],)
-    shift, factor = (np.broadcast_to(array, whole).copy() for array in (shared.shift, shared.factor))
-    twists = twists_of(given["A"], options)
-    slopes, products, dtwist, normalised = 0.0, 0.0, 0.0, []
-    for array, twist, grad in zip((state.states, k), twists, (dq, dk), strict=True):
-        g, slope, product, bend = parts.turn_vjp(array, shift, factor, twist, *tables, grad, **common)
-        normalised.append(g)
-        slopes, products = slopes + slope, products + product
-        dtwist = dtwist if bend is None else dtwist + bend
+    assert shared is not None
+    tokens = state.states, given["k"]
+    shape = tokens[1].shape
+    tables = rotary_tables(shape[1], shape[3], tokens[1].dtype)
+    shift, factor = _spread(shape[:3], shared.shift, shared.factor)
+    slopes, products = np.zeros(shape[:3]), np.zeros(shape[:3])
+    dtwist = np.zeros(given["A"].shape)
+    for side, (array, twist) in enumerate(zip(tokens, twists_of(given["A"], options), strict=True)):
+        sides[side], slope, product, bend = parts.turn_vjp(
+            array,
+            shift,
+            factor,
+            twist,
+            *tables,
+            sides[side],
+            twist_first=options.twist_first,
+            workers=workers,
+        )
+        slopes += slope
+        products += product
+        if bend is not None:
+            dtwist += bend
     added = statistics.gather_backwards(shared, slopes, products)
-    for g, array, terms, mean in zip(normalised, (state.states, k), added, shared.means, strict=True):
-        small = (np.broadcast_to(term, whole).copy() for term in (*terms, mean))
-        parts.unnormalise(g, array, factor, *small, workers=workers)
-    return normalised[0], normalised[1], (dtwist - dtwist.swapaxes(1, 2)).astype(q.dtype)
+    for g, array, terms, mean in zip(sides, tokens, added, shared.means, strict=True):
+        parts.unnormalise(g, array, factor, *_spread(shape[:3], *terms, mean), workers=workers)
+    result: np.ndarray = (dtwist - dtwist.swapaxes(1, 2)).astype(tokens[1].dtype)
+    return result
+
+
+def _spread(shape: tuple[int, ...], *arrays: np.ndarray) -> list[np.ndarray]:
+    """A number for each token and head, whatever they share."""
+    return [np.ascontiguousarray(np.broadcast_to(array, shape)) for array in arrays]
 
 
 # ---------------------------------------------------------------- the layer
@@ -506,8 +519,8 @@ def context_pulse_attention(
         d/H. chunked and alpert: ``W_O``, (d, d). parseval, chunked and alpert: ``A``, (H, d_h, d_h), with d_h
         even; ``gate_proj.weight``, (H d_h, d); ``gate_proj.bias``, (H d_h,); ``sink``, (1,), and ``v_null``,
         (d_h,), of parseval, (1, H, 1, 1) and (1, H, 1, d_h) of the others. parseval: ``decay_logit``, (1,).
-        alpert: ``jump_scale`` and ``jump_bias``, (1,), which like its gate have no effect. Optionally ``b_v``,
-        (H d_h,), and where there is a ``W_O`` ``b_o``, (d,).
+        alpert: ``jump_scale`` and ``jump_bias``, (1,), which like its gate have no effect. Optionally
+        ``b_v``, (H d_h,), and where there is a ``W_O`` ``b_o``, (d,).
     variant : {"standard", "leaky", "parseval", "chunked", "alpert"}
         Which one.
     n_heads : int
@@ -521,15 +534,15 @@ def context_pulse_attention(
     mask : bool
         Whether the softmax sees past keys alone; the recurrence always does.
     strict_causal : bool
-        As published, parseval normalises over the whole sample and alpert looks at all keys of a chunk, so that
-        outputs depend on later tokens. If True, parseval's statistics run along, and alpert's tokens recall by
-        themselves (`spo_fast.pulse.moment_resonance`): no output depends on what comes later. The other
-        variants are so in any case.
+        As published, parseval normalises over the whole sample and alpert looks at all keys of a chunk, so
+        that outputs depend on later tokens. If True, parseval's statistics run along, and alpert's tokens
+        recall by themselves (`spo_fast.pulse.moment_resonance`): no output depends on what comes later. The
+        other variants are so in any case.
     wedge : {"published", "relative"}
-        As published, the twist of parseval and chunked is on both sides behind the rotation: its effect begins
-        with the square of A, and from A = 0 no training moves it. "relative": it is on the queries alone, before
-        the rotation, c' = rotary(c (I + A - A^T)), k' = rotary(k); scores depend on it to first order and on
-        positions by their distance.
+        As published, the twist of parseval and chunked is on both sides behind the rotation: its effect
+        begins with the square of A, and from A = 0 no training moves it. "relative": it is on the queries
+        alone, before the rotation, c' = rotary(c (I + A - A^T)), k' = rotary(k); scores depend on it to first
+        order and on positions by their distance.
     backend : {"auto", "cython", "numba", "numpy"}, optional
         The fastest available by default.
     workers : int
@@ -550,8 +563,8 @@ def context_pulse_attention(
 
     Notes
     -----
-    The softmax costs B H N^2 d_h multiply-adds and B H N^2 / 2 exponentials, everything else is linear in N but
-    for the scores of past chunks (see the resonances in `spo_fast.pulse`). Memory is linear in N.
+    The softmax costs B H N^2 d_h multiply-adds and B H N^2 / 2 exponentials, everything else is linear in N
+    but for the scores of past chunks (see the resonances in `spo_fast.pulse`). Memory is linear in N.
     """
     layer = Layer.checked(
         x,

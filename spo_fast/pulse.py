@@ -1,9 +1,9 @@
 """The parts of context-pulse attention, each with its vector-Jacobian product.
 
-Tokens come first in all arrays, (B, N, H, d): B samples, N tokens, H heads, d numbers a head. `leaky_scan` and
-the two resonances are recurrences over tokens, each at a cost linear in N but for the softmax over past chunks,
-and run in the backends; the others are formulas in NumPy, which `spo_fast.attention.pulse_attention` computes
-in one pass of the backend's own.
+Tokens come first in all arrays, (B, N, H, d): B samples, N tokens, H heads, d numbers a head. `leaky_scan`
+and the two resonances are recurrences over tokens, each at a cost linear in N but for the softmax over past
+chunks, and run in the backends; the others are formulas in NumPy, which `spo_fast.attention.pulse_attention`
+computes in one pass of the backend's own.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def leaky_scan_vjp(
 
     Notes
     -----
-    With l_t = grad_t + decay l_{t+1}: du_t = (1 - decay) l_t, ddecay = sum_t l_t (c_{t-1} - u_t). Linear in N.
+    With l_t = grad_t + decay l_{t+1}: du_t = (1 - decay) l_t, ddecay = sum_t l_t (c_{t-1} - u_t). Linear in
+    N.
     """
     tokens, keep, gates = _scan_input(x, decay, gate)
     grad = like(grad_out, "grad_out", tokens.shape, tokens.dtype)
@@ -171,8 +172,8 @@ def rotary_embedding(x: Any) -> np.ndarray:
     Returns
     -------
     ndarray, shape (B, N, H, d)
-        All d/2 first components of the turned pairs, then all second ones: pairs lie side by side in x, in the
-        result d/2 apart. Queries and keys in this order have the scores that they have in any other.
+        All d/2 first components of the turned pairs, then all second ones: pairs lie side by side in x, in
+        the result d/2 apart. Queries and keys in this order have the scores that they have in any other.
 
     Raises
     ------
@@ -385,8 +386,8 @@ def _norm_input(q: Any, k: Any, over: Any) -> tuple[np.ndarray, np.ndarray, stat
     choice(over, "over", statistics.OVER)
     if queries.shape[3] < 2:
         raise ValueError(f"q must have two columns or more for a standard deviation, got {queries.shape[3]}")
-    moments = [reference.token_moments(array, workers=1) for array in (queries, keys)]
-    return queries, keys, statistics.gather(*moments, queries.shape[3], over)
+    moments_q, moments_k = (reference.token_moments(array, workers=1) for array in (queries, keys))
+    return queries, keys, statistics.gather(moments_q, moments_k, queries.shape[3], over)
 
 
 # ---------------------------------------------------------------- resonance with past chunks
@@ -436,9 +437,9 @@ def chunked_resonance(
 
     Notes
     -----
-    Of a sample's head N^2 / (2 L) scores are computed, 2 d multiply-adds each, and N d / L numbers remembered:
-    time is quadratic in the number of chunks, memory linear in N. States may double from chunk to chunk, since
-    e_n holds e_{n-1} and a mean of the earlier ones: in long sequences they overflow.
+    Of a sample's head N^2 / (2 L) scores are computed, 2 d multiply-adds each, and N d / L numbers
+    remembered: time is quadratic in the number of chunks, memory linear in N. States may double from chunk to
+    chunk, since e_n holds e_{n-1} and a mean of the earlier ones: in long sequences they overflow.
     """
     return _resonate(u, k, "u", chunk_size, None, True, scale, backend, workers)
 
@@ -530,8 +531,8 @@ def moment_resonance(
 ) -> np.ndarray:
     """Running sums in chunks, to which a chunk adds past ones whose moments resemble those of its keys.
 
-    With W = `moment_basis` (L, order + 1), M_m = W^T c of chunk m, s_t the sum of q from the start of the chunk
-    n to t, and e_{n-1} the last c of the chunk before,
+    With W = `moment_basis` (L, order + 1), M_m = W^T c of chunk m, s_t the sum of q from the start of the
+    chunk n to t, and e_{n-1} the last c of the chunk before,
 
         i_t = e_{n-1} + W_t sum_{m<n} p_m M_m,    p = softmax over m < n of scale sum (W^T k) M_m,
         c_t = s_t + i_t - (i at the last token of the chunk before),
@@ -547,10 +548,10 @@ def moment_resonance(
     order : int
         Last moment, 0, 1 or 2; higher ones act as 2.
     strict_causal : bool
-        As published, W^T k goes over all keys of the chunk, later ones too, and the basis of a last chunk tells
-        how many tokens there are. If True, p is that of each token, from W^T k over the keys of the chunk up to
-        it, and the basis is that of a whole chunk: no c depends on what comes later, and at the last token of a
-        whole chunk the weights are the published ones.
+        As published, W^T k goes over all keys of the chunk, later ones too, and the basis of a last chunk
+        tells how many tokens there are. If True, p is that of each token, from W^T k over the keys of the
+        chunk up to it, and the basis is that of a whole chunk: no c depends on what comes later, and at the
+        last token of a whole chunk the weights are the published ones.
     scale, backend, workers
         As for `chunked_resonance`.
 
@@ -566,8 +567,8 @@ def moment_resonance(
 
     Notes
     -----
-    Of a sample's head (N / L)^2 / 2 scores are computed, 2 (order + 1) d multiply-adds each, L times as many if
-    `strict_causal`; memory is linear in N. States may double as those of `chunked_resonance`.
+    Of a sample's head (N / L)^2 / 2 scores are computed, 2 (order + 1) d multiply-adds each, L times as many
+    if `strict_causal`; memory is linear in N. States may double as those of `chunked_resonance`.
     """
     moments = (integer(order, "order", 0), flag(strict_causal, "strict_causal"))
     return _resonate(q, k, "q", chunk_size, *moments, scale, backend, workers)

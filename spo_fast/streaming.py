@@ -13,7 +13,7 @@ from spo_fast.backends import attention as backends
 from spo_fast.backends.pulse import reference, statistics
 from spo_fast.context_pulse import Layer, PulseOptions, decay_of, softmax_options, twists_of
 from spo_fast.pulse import angles, moment_basis
-from spo_fast.validation import integer, like
+from spo_fast.validation import describe, float_array, integer, like
 
 _FIRST_ROOM = 16  # tokens that a new stream has room for; it doubles when they are there
 
@@ -69,8 +69,8 @@ def stream(
     Parameters
     ----------
     params, variant, n_heads, chunk_size, poly_order, decay, strict_causal, wedge, backend, workers
-        As for `context_pulse_attention`, in which no output may depend on a later token: "parseval" and "alpert"
-        need ``strict_causal=True``.
+        As for `context_pulse_attention`, in which no output may depend on a later token: "parseval" and
+        "alpert" need ``strict_causal=True``.
     batch : int
         Number B of sequences that go side by side.
 
@@ -96,14 +96,14 @@ def stream(
     options = PulseOptions.checked(variant, chunk_size, poly_order, decay, True, strict_causal, wedge)
     if not options.looks_back_only:
         raise ValueError(
-            f"strict_causal must be True to take variant {variant!r} token by token: as published its outputs "
-            "depend on later tokens"
+            f"strict_causal must be True to take variant {variant!r} token by token: "
+            "as published its outputs depend on later tokens"
         )
-    first = next(iter(params.values()), None) if isinstance(params, Mapping) else None
-    kind = np.asarray(first).dtype if first is not None else np.dtype(np.float64)
-    weight = params.get("W_Q") if isinstance(params, Mapping) else None
-    width = np.shape(weight)[1] if np.ndim(weight) == 2 else 0
-    empty = np.empty((integer(batch, "batch", 1), 0, width), kind if kind == np.float32 else np.float64)
+    matrix = params.get("W_Q") if isinstance(params, Mapping) else None
+    if matrix is None or np.ndim(matrix) != 2:
+        raise ValueError(f"params must be a dictionary with a matrix W_Q, got {describe(params)}")
+    weight = float_array(matrix, "params['W_Q']")
+    empty = np.empty((integer(batch, "batch", 1), 0, weight.shape[1]), weight.dtype)
     layer = Layer.checked(empty, params, n_heads, options)
     room = np.empty((len(empty), layer.heads, _FIRST_ROOM, layer.head_width), empty.dtype)
     return PulseStream(
@@ -153,17 +153,18 @@ def step(state: PulseStream, x: Any) -> np.ndarray:
     states = state.recurrence.take(given)
     sides = (states, given["k"])
     if "A" in given:
-        moments = [reference.token_moments(side, workers=1) for side in sides]
+        moments_q, moments_k = (reference.token_moments(side, workers=1) for side in sides)
         width = layer.head_width
-        shared = (
-            statistics.gather(*moments, width, options.over)
-            if state.running is None
-            else state.running.extend(*moments, width)
-        )
-        scales = [np.broadcast_to(array, states.shape[:3]) for array in (shared.shift, shared.factor)]
-        tables = angles(state.seen, 1, width, states.dtype)
+        if state.running is None:
+            shared = statistics.gather(moments_q, moments_k, width, options.over)
+        else:
+            shared = state.running.extend(moments_q, moments_k, width)
+        shift, factor = (np.broadcast_to(array, states.shape[:3]) for array in (shared.shift, shared.factor))
+        cosine, sine = angles(state.seen, 1, width, states.dtype)
         turned = [
-            reference.turn(side, *scales, twist, *tables, twist_first=options.twist_first, workers=1)
+            reference.turn(
+                side, shift, factor, twist, cosine, sine, twist_first=options.twist_first, workers=1
+            )
             for side, twist in zip(sides, twists_of(given["A"], options), strict=True)
         ]
     else:
@@ -248,7 +249,8 @@ class _Chunks:
     asked, remembered : ndarray, shape (..., w, d)
         Moments of their keys and states.
     last, injected, subtracted : ndarray
-        Last state of the chunk before, what was injected into the last token, and the same of the chunk before.
+        Last state of the chunk before, what was injected into the last token, and the same of the chunk
+        before.
     past : list of ndarray, shape (..., w d)
         What is remembered of each past chunk.
     """

@@ -228,12 +228,13 @@ double spo_core_measure_multiply_add(void);
  * is contiguous, and no result depends on the number of workers.
  *
  * out = sigmoid(g) x, of `count` numbers, and the gradients at both. */
-int32_t spo_core_gate(int32_t single, int64_t count, const void *x, const void *g, void *out, int32_t workers);
+int32_t spo_core_gate(int32_t single, int64_t count, const void *x, const void *g, void *out,
+                      int32_t workers);
 int32_t spo_core_gate_vjp(int32_t single, int64_t count, const void *x, const void *g, const void *grad,
                           void *dx, void *dg, int32_t workers);
 
-/* c_t = decay c_{t-1} + (1 - decay) x_t from 0; arrays (batch, tokens, channels). The gradient at the decay is
- * only taken where c is not NULL, else ddecay becomes 0. */
+/* c_t = decay c_{t-1} + (1 - decay) x_t from 0; arrays (batch, tokens, channels). The gradient at the decay
+ * is only taken where c is not NULL, else ddecay becomes 0. */
 int32_t spo_core_leaky_scan(int32_t single, int64_t batch, int64_t tokens, int64_t channels, double decay,
                             const void *x, void *c, int32_t workers);
 int32_t spo_core_leaky_scan_vjp(int32_t single, int64_t batch, int64_t tokens, int64_t channels, double decay,
@@ -242,9 +243,9 @@ int32_t spo_core_leaky_scan_vjp(int32_t single, int64_t batch, int64_t tokens, i
 
 /* Running sums of u in chunks with what was remembered of past chunks; u, k, c (batch, tokens, heads, width).
  * moments = 0: a chunk is remembered by its last state, and each token recalls by its key. Otherwise by its
- * moments, the products of basis (chunk, moments), of the last chunk last_basis, with its states, and recalled
- * by those of the keys: of all the chunk at once or, per_token, of those up to each token. per_token is set
- * where moments = 0. */
+ * moments, the products of basis (chunk, moments), of the last chunk last_basis, with its states, and
+ * recalled by those of the keys: of all the chunk at once or, per_token, of those up to each token. per_token
+ * is set where moments = 0. */
 typedef struct spo_resonance {
     int32_t single, per_token;
     int64_t batch, tokens, heads, width, chunk, moments;
@@ -260,8 +261,8 @@ int32_t spo_core_token_moments(int32_t single, int64_t rows, int64_t width, cons
                                double *squares, int32_t workers);
 
 /* y (batch, heads, tokens, width) of x (batch, tokens, heads, width), width even: (x - shift) factor, both
- * (batch, tokens, heads), times the twist (heads, width, width), unless that is NULL, and the rotation of pairs
- * by the angles whose cosine and sine (tokens, width / 2) are given, in some order. */
+ * (batch, tokens, heads), times the twist (heads, width, width), unless that is NULL, and the rotation of
+ * pairs by the angles whose cosine and sine (tokens, width / 2) are given, in some order. */
 typedef struct spo_turn {
     int32_t single, twist_first;
     int64_t batch, tokens, heads, width;
@@ -270,8 +271,8 @@ typedef struct spo_turn {
 } spo_turn;
 int32_t spo_core_turn(const spo_turn *turn, void *y, int32_t workers);
 
-/* g, the gradient at (x - shift) factor, its sums over each token alone and times that, (batch, tokens, heads),
- * and the gradient at the twist, not touched where there is none. */
+/* g, the gradient at (x - shift) factor, its sums over each token alone and times that, (batch, tokens,
+ * heads), and the gradient at the twist, not touched where there is none. */
 int32_t spo_core_turn_vjp(const spo_turn *turn, const void *grad, void *g, double *slopes, double *products,
                           double *dtwist, int32_t workers);
 

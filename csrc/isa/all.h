@@ -114,10 +114,8 @@ static double multiply_add(int64_t n) {
     {                                                                                                        \
         NAME, exp_array, exp2_array, sincos_array, scan, find_absent, symmetrise, transpose, units,          \
             units_moments, harmonic_sums, scale, units_sparse, scale_sparse, run_members, pack, mirrored,    \
-            order, run, read_array, multiply_add, SPO_LANES, {                                               \
-            &attention_kernels_double, &attention_kernels_float                                              \
-        },                                                                                                   \
-        {                                                                                                    \
+            order, run, read_array, multiply_add, SPO_LANES,                                                 \
+            {&attention_kernels_double, &attention_kernels_float}, {                                         \
             &pulse_kernels_double, &pulse_kernels_float                                                      \
         }                                                                                                    \
     }

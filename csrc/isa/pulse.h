@@ -1,8 +1,8 @@
 /* The parts of context-pulse attention for one type of number, on attention.h; included as often.
  *
- * Lanes are columns where a pass goes along memory (gate, leaky scan), else tokens: rows are turned into lanes
- * (pack), so that sums over a token's columns run in a register and a twist of all tokens is one product of
- * matrices. A problem is a sample and a head, whose tokens lie heads x width apart. */
+ * Lanes are columns where a pass goes along memory (gate, leaky scan), else tokens: rows are turned into
+ * lanes (pack), so that sums over a token's columns run in a register and a twist of all tokens is one
+ * product of matrices. A problem is a sample and a head, whose tokens lie heads x width apart. */
 
 #ifndef SPO_PULSE_SHAPES
 #define SPO_PULSE_SHAPES
@@ -54,8 +54,8 @@ static void NAMED(gate_vjp)(int64_t count, const void *x, const void *g, const v
         const REALS share = NAMED(sigmoid)(OP(load_first)((const REAL *)g + i, some));
         const REALS slope = share * OP(load_first)((const REAL *)grad + i, some);
         OP(store_first)((REAL *)dx + i, slope, some);
-        OP(store_first)
-        ((REAL *)dg + i, slope * OP(load_first)((const REAL *)x + i, some) * (1 - share), some);
+        OP(store_first)((REAL *)dg + i, slope * OP(load_first)((const REAL *)x + i, some) * (1 - share),
+                        some);
     }
 }
 
@@ -90,8 +90,8 @@ static void NAMED(scan)(int64_t tokens, int64_t step, int64_t count, double deca
     if (past) end_stream();
 }
 
-/* Gradients at x and, where c is given, the sum of those at the decay: with l_t = grad_t + decay l_{t+1} these
- * are (1 - decay) l_t and l_t (c_{t-1} - x_t). state is scratch of 2 (count + LANES). */
+/* Gradients at x and, where c is given, the sum of those at the decay: with l_t = grad_t + decay l_{t+1}
+ * these are (1 - decay) l_t and l_t (c_{t-1} - x_t). state is scratch of 2 (count + LANES). */
 static double NAMED(scan_vjp)(int64_t tokens, int64_t step, int64_t count, double decay, const void *x,
                               const void *c, const void *grad, void *dx, void *state) {
     const REALS keep = OP(set)((REAL)decay), take = OP(set)((REAL)(1 - decay));
@@ -103,7 +103,8 @@ static double NAMED(scan_vjp)(int64_t tokens, int64_t step, int64_t count, doubl
         const int64_t row = t * step;
         for (int64_t k = 0; k < count; k += LANES) {
             const int64_t some = SMALLEST_COUNT(LANES, count - k), at = row + k;
-            const REALS now = OP(fma)(keep, OP(load)(carried + k), OP(load_first)((const REAL *)grad + at, some));
+            const REALS now =
+                OP(fma)(keep, OP(load)(carried + k), OP(load_first)((const REAL *)grad + at, some));
             OP(store)(carried + k, now);
             OP(store_first)((REAL *)dx + at, take * now, some);
             if (!c) continue;
@@ -225,8 +226,8 @@ static void NAMED(twist)(const NAMED(turned) * block, int64_t width, int transpo
                          const REAL *from, REAL *to) {
     const REALS zeros[TURN_VECTORS] = {{0}};
     const int64_t vector = width * LANES;
-    const NAMED(product) p = {width, transposed ? width : 1, transposed ? 1 : width, vector, LANES, LANES,
-                              vector};
+    const NAMED(product)
+        p = {width, transposed ? width : 1, transposed ? 1 : width, vector, LANES, LANES, vector};
     if (transposed) {
         NAMED(multiply_rows)(NAMED(across), &p, width, block->vectors, twist, from, zeros, to);
         return;
@@ -300,8 +301,8 @@ static void NAMED(turn)(const spo_turn_job *job, int64_t problem, void *y, void 
     }
 }
 
-/* From the gradient at y to that at the normalised tokens, g (batch, tokens, heads, width), its sums over each
- * token, alone and times the normalised tokens, and one problem's part of that at the twist. */
+/* From the gradient at y to that at the normalised tokens, g (batch, tokens, heads, width), its sums over
+ * each token, alone and times the normalised tokens, and one problem's part of that at the twist. */
 static void NAMED(turn_vjp)(const spo_turn_job *job, int64_t problem, const void *grad, void *g,
                             double *slopes, double *products, double *dtwist, void *scratch) {
     const spo_turn *at = job->at;
@@ -467,8 +468,7 @@ static void NAMED(weigh_past)(const NAMED(resonator) * r, int64_t n) {
             OP(store)(column + m * rows, weight);
         }
         const REALS share = 1 / sum;
-        for (int64_t m = 0; m < n; ++m)
-            OP(store)(column + m * rows, share * OP(load)(column + m * rows));
+        for (int64_t m = 0; m < n; ++m) OP(store)(column + m * rows, share * OP(load)(column + m * rows));
     }
 }
 
@@ -529,7 +529,8 @@ static void NAMED(mix_past_vjp)(const NAMED(resonator) * r, int64_t n, const REA
         const int64_t column = v * LANES;
         REALS mean = {0};
         for (int64_t m = 0; m < n; ++m)
-            mean = OP(fma)(OP(load)(r->weights + m * rows + column), OP(load)(slopes + m * rows + column), mean);
+            mean =
+                OP(fma)(OP(load)(r->weights + m * rows + column), OP(load)(slopes + m * rows + column), mean);
         for (int64_t m = 0; m < n; ++m) {
             REAL *const at = slopes + m * rows + column;
             OP(store)(at, OP(load)(r->weights + m * rows + column) * (OP(load)(at) - mean));
@@ -607,18 +608,7 @@ static void NAMED(resonance_vjp)(const spo_resonance *at, int64_t problem, const
 }
 
 static const spo_pulse_kernels NAMED(pulse_kernels) = {
-    LANES,
-    NAMED(gate),
-    NAMED(gate_vjp),
-    NAMED(scan),
-    NAMED(scan_vjp),
-    NAMED(moments),
-    NAMED(unnormalise),
-    NAMED(lay_table),
-    NAMED(turn_room),
-    NAMED(turn),
-    NAMED(turn_vjp),
-    NAMED(resonance_room),
-    NAMED(resonance),
-    NAMED(resonance_vjp),
+    LANES,           NAMED(gate),           NAMED(gate_vjp),  NAMED(scan),          NAMED(scan_vjp),
+    NAMED(moments),  NAMED(unnormalise),    NAMED(lay_table), NAMED(turn_room),     NAMED(turn),
+    NAMED(turn_vjp), NAMED(resonance_room), NAMED(resonance), NAMED(resonance_vjp),
 };

@@ -190,7 +190,7 @@ def _squares(row, mean):
 
 @kernel()
 def token_moments(x, mean, squares):
-    """Write the mean of each row of x (n, d), and the sum of its squared distances from it, both (n,) float64.
+    """Write the mean of each row of x (n, d) and the sum of squared distances from it, both (n,) float64.
 
     Returns
     -------
@@ -283,7 +283,7 @@ def _turn_fits(x, shift, factor, twist, cosine, sine, y):
 
 @kernel()
 def turn(x, shift, factor, twist, cosine, sine, twist_first, y):
-    """Write tokens normalised, twisted and rotated: (x - shift) factor, times the twist, and turned by angles.
+    """Write tokens normalised, twisted and rotated: (x - shift) factor, times the twist, turned by angles.
 
     Parameters
     ----------

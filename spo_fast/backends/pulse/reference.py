@@ -5,6 +5,8 @@ Tokens come first in the arrays, (B, N, H, d), until `turn` hands them to softma
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 _Pair = tuple[np.ndarray, np.ndarray]
@@ -34,7 +36,7 @@ def sigmoid(g: np.ndarray) -> np.ndarray:
 
 
 def leaky_scan(x: np.ndarray, decay: float, out: np.ndarray, *, workers: int) -> None:
-    """c_t = decay c_{t-1} + (1 - decay) x_t from c_{-1} = 0, along the second axis of x (B, N, C), into out."""
+    """c_t = decay c_{t-1} + (1 - decay) x_t from c_{-1} = 0, along the second axis of x, (B, N, C)."""
     state = np.zeros((x.shape[0], x.shape[2]), x.dtype)
     keep, take = x.dtype.type(decay), x.dtype.type(1.0 - decay)
     for t in range(x.shape[1]):
@@ -77,15 +79,15 @@ def resonance(
 ) -> np.ndarray:
     """Running sums in chunks, with what was remembered of past chunks that resemble the keys.
 
-    In chunk n, with running sums s_t of u from its start, e_{n-1} the last c of the chunk before, and M_m what
-    is remembered of chunk m:
+    In chunk n, with running sums s_t of u from its start, e_{n-1} the last c of the chunk before, and M_m
+    what is remembered of chunk m:
 
         c_t = s_t                                              in the first chunk
         c_t = s_t + e_{n-1} + z_t - (last row of the z + e of the chunk before)        in others
 
-    Without a basis M_m = e_m, z_t = sum_{m<n} p_tm M_m with p_t = softmax over m of scale k_t . M_m, and nothing
-    is subtracted. With a basis W (chunk, w), M_m = W^T c of the chunk, w rows of d numbers; z_t =
-    W_t sum_m p_m M_m, with p = softmax over m of scale sum (W^T k of the chunk) M_m: one for all of the chunk,
+    Without a basis M_m = e_m, z_t = sum_{m<n} p_tm M_m with p_t = softmax over m of scale k_t . M_m, and
+    nothing is subtracted. With a basis W (chunk, w), M_m = W^T c of the chunk, w rows of d numbers; z_t = W_t
+    sum_m p_m M_m, with p = softmax over m of scale sum (W^T k of the chunk) M_m: one for all of the chunk,
     or, `per_token`, one for each token, with W^T k over the tokens of the chunk up to this one. What is
     subtracted is 0 after the first chunk.
 
@@ -150,8 +152,7 @@ def resonance_vjp(
     memory = _Memory(u.shape, chunk, basis, last_basis, per_token, scale)
     keys, states, g = (np.ascontiguousarray(array.transpose(0, 2, 1, 3)) for array in (k, c, grad))
     du, dk = np.empty_like(keys), np.zeros_like(keys)
-    past = [memory.remember(states[:, :, rows], rows) for rows in memory.chunks]
-    past = np.stack(past, axis=2)
+    past = np.stack([memory.remember(states[:, :, rows], rows) for rows in memory.chunks], axis=2)
     dpast = np.zeros_like(past)
     dstate = np.zeros_like(g[:, :, 0])  # at the last state of the chunk
     dinjected = np.zeros_like(dstate)  # at the last row of what was injected into it
@@ -165,10 +166,7 @@ def resonance_vjp(
         whole = now.sum(axis=2)
         now[:, :, -1] += dinjected
         dstate = whole + dinjected
-        if basis is not None and n > 1:
-            dinjected = -whole
-        else:
-            dinjected = np.zeros_like(whole)
+        dinjected = -whole if basis is not None and n > 1 else np.zeros_like(whole)
         before = past[:, :, :n]
         asked, weights = memory.recall(keys[:, :, rows], before, rows)
         drecalled = memory.spread_backwards(now, rows)
@@ -201,7 +199,7 @@ class _Memory:
         self.basis, self.last_basis, self.per_token, self.scale = basis, last_basis, per_token, scale
         self.width = self.columns * (1 if basis is None else basis.shape[1])
 
-    def _basis(self, rows: slice) -> np.ndarray:
+    def _basis(self, rows: slice) -> Any:
         """Basis (l, w) of a chunk."""
         return self.last_basis if rows == self.chunks[-1] else self.basis
 
@@ -249,7 +247,7 @@ class _Memory:
         return asked, weights / weights.sum(axis=3, keepdims=True)
 
     def spread(self, recalled: np.ndarray, rows: slice) -> np.ndarray:
-        """z of each token from sum_m p_m M_m."""
+        """Take z of each token from sum_m p_m M_m."""
         if self.basis is None:
             return recalled
         return (self._basis(rows)[:, :, None] * self._split(recalled)).sum(axis=3)
@@ -283,7 +281,7 @@ def token_moments(x: np.ndarray, *, workers: int) -> _Pair:
 
 
 def rotate(x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
-    """Turn each pair (x_2k, x_2k+1) of (..., N, d) by its angle; first components come first, then the second.
+    """Turn each pair (x_2k, x_2k+1) of (..., N, d) by its angle; first components come first.
 
     Parameters
     ----------
@@ -314,7 +312,7 @@ def turn(
     twist_first: bool,
     workers: int,
 ) -> np.ndarray:
-    """Normalised, twisted and rotated tokens: y = (x - shift) factor, then y T and the rotation, in some order.
+    """Normalised, twisted and rotated tokens: y = (x - shift) factor, times T and rotated, in some order.
 
     Parameters
     ----------
@@ -397,6 +395,6 @@ def unnormalise(
     *,
     workers: int,
 ) -> None:
-    """g (B, N, H, d) becomes factor (g + alpha + beta factor (x - mean)); the others are (B, N, H), float64."""
+    """Turn g (B, N, H, d) into factor (g + alpha + beta factor (x - mean)); the others are (B, N, H)."""
     factor, alpha, beta, mean = (array[..., None] for array in (factor, alpha, beta, mean))
     g[...] = factor * (g + alpha + beta * factor * (x - mean))

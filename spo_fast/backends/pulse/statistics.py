@@ -82,7 +82,7 @@ class Running:
         return cls(0, [zeros, zeros], [zeros, zeros])
 
     def extend(self, moments_q: _Pair, moments_k: _Pair, width: int) -> Statistics:
-        """Take one more token, whose moments are (B, 1, H); the statistics up to it, as `gather` gives them."""
+        """Take one more token, whose moments are (B, 1, H); return the statistics up to it."""
         self.seen += 1
         for side, moments in enumerate((moments_q, moments_k)):
             mean, squares = _join(*moments, width, (2,))
@@ -119,8 +119,8 @@ def gather_backwards(statistics: Statistics, slopes: np.ndarray, products: np.nd
     Returns
     -------
     alpha, beta : ndarray
-        For queries and for keys: the gradient at x is factor (g + alpha + beta factor (x - mean)), with g that
-        at the normalised x.
+        For queries and for keys: the gradient at x is factor (g + alpha + beta factor (x - mean)), with g
+        that at the normalised x.
     """
     axes = {"point": (), "sample": (1, 2), "running": (2,)}[statistics.over]
     slopes, products = (array.sum(axis=axes, keepdims=True) for array in (slopes, products))
