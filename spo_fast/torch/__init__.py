@@ -1,7 +1,8 @@
 """The attentions as PyTorch functions and modules.
 
 `causal_attention`, `phase_attention` and `pulse_attention` are functions of tensors; `OscillatorAttention`,
-`CausalSelfAttention` and the five layers of context-pulse attention hold the parameters. Needs the extra ``spo-fast[torch]``.
+`CausalSelfAttention` and the five layers of context-pulse attention hold the parameters. Needs the extra
+``spo-fast[torch]``.
 """
 
 from __future__ import annotations

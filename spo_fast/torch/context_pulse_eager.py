@@ -1,7 +1,8 @@
 """Context-pulse attention in PyTorch's own operations.
 
-Any device, any floating type, derivatives of any order. Written as published: a loop over tokens for the leaky scan, over chunks for the resonances, and an N×N matrix
-of scores. The kernels, which have neither, are behind `spo_fast.torch.context_pulse`.
+Any device, any floating type, derivatives of any order. Written as published: a loop over tokens for the
+leaky scan, over chunks for the resonances, and an N×N matrix of scores. The kernels, which have neither, are
+behind `spo_fast.torch.context_pulse`.
 """
 
 from __future__ import annotations
