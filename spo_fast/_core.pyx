@@ -1385,7 +1385,7 @@ def turn_vjp(x, shift, factor, twist, cosine, sine, grad, *, twist_first, int32_
 
 
 def unnormalise(g, x, factor, alpha, beta, mean, *, int32_t workers):
-    """g (B, N, H, d) becomes factor (g + alpha + beta factor (x - mean))."""
+    """g (B, N, H, d) becomes factor (g + alpha + beta (x - mean))."""
     cdef int32_t status, single = is_single(x.dtype)
     cdef int64_t width = x.shape[3], rows = x.size // width
     small = x.shape[:3]

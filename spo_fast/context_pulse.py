@@ -716,12 +716,16 @@ class Layer:
         last = self.x.shape[2] if "W_O" in self.params else self.head_width
         return (*self.x.shape[:2], last)
 
+    def _rows(self) -> np.ndarray:
+        """Tokens of all samples as rows of one matrix."""
+        return self.x.reshape(math.prod(self.x.shape[:2]), self.x.shape[2])
+
     def _heads(self, projected: np.ndarray) -> np.ndarray:
         return projected.reshape(*self.x.shape[:2], self.heads, self.head_width)
 
     def projected(self) -> dict[str, np.ndarray]:
         """Arguments of `pulse_attention`."""
-        p, rows = self.params, self.x.reshape(-1, self.x.shape[2])
+        p, rows = self.params, self._rows()
         given = {name[-1].lower(): self._heads(rows @ p[name].T) for name in ("W_Q", "W_K", "W_V")}
         if "b_v" in p:
             given["v"] += self._heads(np.broadcast_to(p["b_v"], (len(rows), len(p["b_v"]))))
@@ -735,7 +739,7 @@ class Layer:
     def output(self, mixed: np.ndarray) -> np.ndarray:
         """Project the heads' results, shape (B, N, H, d_h), where there is a projection."""
         p = self.params
-        out = mixed.reshape(-1, self.heads * self.head_width)
+        out = mixed.reshape(math.prod(self.x.shape[:2]), self.heads * self.head_width)
         if "W_O" in p:
             out = out @ p["W_O"].T
         if "b_o" in p:
@@ -756,11 +760,11 @@ class Layer:
         state : PulseState
             Their state.
         """
-        p, rows = self.params, self.x.reshape(-1, self.x.shape[2])
-        grad = grad.reshape(-1, grad.shape[2])
+        p, rows = self.params, self._rows()
+        grad = grad.reshape(len(rows), grad.shape[2])
         result = {name: np.zeros_like(value) for name, value in p.items()}
         if "W_O" in p:
-            result["W_O"] = grad.T @ mixed.reshape(len(rows), -1)
+            result["W_O"] = grad.T @ mixed.reshape(len(rows), self.heads * self.head_width)
         if "b_o" in p:
             result["b_o"] = _column_sums(grad)
         inner = grad @ p["W_O"] if "W_O" in p else grad
@@ -771,7 +775,7 @@ class Layer:
             if name not in sources:
                 result[name] = gradient.reshape(p[name].shape)
                 continue
-            gradient = gradient.reshape(len(rows), -1)
+            gradient = gradient.reshape(len(rows), self.heads * self.head_width)
             result[sources[name]] = gradient.T @ rows
             dx += gradient @ p[sources[name]]
             bias = {"v": "b_v", "gate": "gate_proj.bias"}.get(name)

@@ -276,7 +276,7 @@ int32_t spo_core_turn(const spo_turn *turn, void *y, int32_t workers);
 int32_t spo_core_turn_vjp(const spo_turn *turn, const void *grad, void *g, double *slopes, double *products,
                           double *dtwist, int32_t workers);
 
-/* grad becomes factor (grad + alpha + beta factor (x - mean)), one of each for a row. */
+/* grad becomes factor (grad + alpha + beta (x - mean)), one of each for a row. */
 int32_t spo_core_unnormalise(int32_t single, int64_t rows, int64_t width, void *grad, const void *x,
                              const double *factor, const double *alpha, const double *beta,
                              const double *mean, int32_t workers);

@@ -149,7 +149,7 @@ static void NAMED(moments)(int64_t rows, int64_t width, const void *x, double *m
     }
 }
 
-/* grad becomes factor (grad + alpha + beta factor (x - mean)), row by row. */
+/* grad becomes factor (grad + alpha + beta (x - mean)), row by row. */
 static void NAMED(unnormalise)(int64_t rows, int64_t width, void *grad, const void *x, const double *factor,
                                const double *alpha, const double *beta, const double *mean) {
     for (int64_t row = 0; row < rows; ++row) {
@@ -158,7 +158,7 @@ static void NAMED(unnormalise)(int64_t rows, int64_t width, void *grad, const vo
         for (int64_t c = 0; c < width; c += LANES) {
             const int64_t some = SMALLEST_COUNT(LANES, width - c), at = row * width + c;
             REAL *const to = (REAL *)grad + at;
-            const REALS away = by * (OP(load_first)((const REAL *)x + at, some) - middle);
+            const REALS away = OP(load_first)((const REAL *)x + at, some) - middle;
             OP(store_first)(to, by * OP(fma)(slope, away, OP(load_first)(to, some) + plus), some);
         }
     }

@@ -208,12 +208,12 @@ def token_moments(x, mean, squares):
 @kernel()
 def _unnormalise_row(g, x, factor, alpha, beta, mean):
     for c in range(g.shape[0]):
-        g[c] = factor * (g[c] + alpha + beta * (factor * (x[c] - mean)))
+        g[c] = factor * (g[c] + alpha + beta * (x[c] - mean))
 
 
 @kernel()
 def unnormalise(g, x, factor, alpha, beta, mean):
-    """Turn g (n, d) into factor (g + alpha + beta factor (x - mean)), x (n, d), the others (n,) float64.
+    """Turn g (n, d) into factor (g + alpha + beta (x - mean)), x (n, d), the others (n,) float64.
 
     Returns
     -------

@@ -140,7 +140,7 @@ def unnormalise(
     *,
     workers: int,
 ) -> None:
-    """Turn g into factor (g + alpha + beta factor (x - mean))."""
+    """Turn g into factor (g + alpha + beta (x - mean))."""
     width = g.shape[3]
     small = (array.reshape(-1) for array in _writable(factor, alpha, beta, mean))
     (tokens,) = _writable(x)

@@ -276,8 +276,9 @@ def token_moments(x: np.ndarray, *, workers: int) -> _Pair:
     -------
     mean, squares : ndarray, shape (B, N, H), float64
     """
-    mean = x.mean(axis=3, dtype=np.float64)
-    return mean, ((x - mean[..., None]) ** 2).sum(axis=3)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by its result
+        mean = x.mean(axis=3, dtype=np.float64)
+        return mean, ((x - mean[..., None]) ** 2).sum(axis=3)
 
 
 def rotate(x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
@@ -395,6 +396,6 @@ def unnormalise(
     *,
     workers: int,
 ) -> None:
-    """Turn g (B, N, H, d) into factor (g + alpha + beta factor (x - mean)); the others are (B, N, H)."""
+    """Turn g (B, N, H, d) into factor (g + alpha + beta (x - mean)); the others are (B, N, H)."""
     factor, alpha, beta, mean = (array[..., None] for array in (factor, alpha, beta, mean))
-    g[...] = factor * (g + alpha + beta * factor * (x - mean))
+    g[...] = factor * (g + alpha + beta * (x - mean))

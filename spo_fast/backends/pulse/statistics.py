@@ -119,7 +119,7 @@ def gather_backwards(statistics: Statistics, slopes: np.ndarray, products: np.nd
     Returns
     -------
     alpha, beta : ndarray
-        For queries and for keys: the gradient at x is factor (g + alpha + beta factor (x - mean)), with g
+        For queries and for keys: the gradient at x is factor (g + alpha + beta (x - mean)), with g
         that at the normalised x.
     """
     axes = {"point": (), "sample": (1, 2), "running": (2,)}[statistics.over]
@@ -135,7 +135,7 @@ def gather_backwards(statistics: Statistics, slopes: np.ndarray, products: np.nd
             moved = _from_here_on(at_squares * mean)
             at_squares = _from_here_on(at_squares)
             added = _from_here_on(at_mean) - moved + mean * at_squares
-        results.append((added / factor, at_squares / (factor * factor)))
+        results.append((added / factor, at_squares / factor))
     return results[0], results[1]
 
 
