@@ -4,14 +4,15 @@
 #include <string.h>
 
 #include "isa/kernels.h"
+#include "lines.h"
 #include "pool.h"
 
 /* Products of sizes stay far below 2^63. */
 #define LARGEST_SIZE ((int64_t)1 << 28)
 /* Up to this many queries and keys a crowd of problems goes together, if there are enough of them. */
-#define CROWD_LIMIT 64
-/* Spans in which the queries of a problem go back: as many as bring all problems together to some twenty
- * parts for workers to share, none shorter than a few tiles. Not a matter of the workers there are, lest they
+#define CROWD_LIMIT 96
+/* Spans in which the queries of a problem go back: as many as bring all problems together to PARTS or
+ * more, for workers to share, none shorter than a few tiles. Not a matter of the workers there are, lest they
  * change the order of the sums. */
 #define PARTS 16
 #define MOST_SPANS 8
@@ -27,9 +28,6 @@ static const spo_attention_kernels *kernels_for(int32_t single) {
 }
 
 static int64_t bytes_of(int32_t single) { return single ? (int64_t)sizeof(float) : (int64_t)sizeof(double); }
-
-/* Memory that vectors of every instruction set like; at least one line of it. */
-static void *lines(int64_t bytes) { return aligned_alloc(64, (size_t)(bytes / 64 + 1) * 64); }
 
 /* Is a crowd of LANES problems faster than as many, one by one? */
 static int crowd_pays(const spo_attention_kernels *kernels, int64_t problems, int64_t queries, int64_t keys) {
@@ -65,10 +63,10 @@ typedef struct {
 
 static void end_call(attend_call *call) {
     free(call->places);
-    free(call->compact);
-    free(call->scratch);
-    free(call->partial);
-    free(call->sink_part);
+    free_lines(call->compact);
+    free_lines(call->scratch);
+    free_lines(call->partial);
+    free_lines(call->sink_part);
 }
 
 /* How many keys each query sees; with a mask, which of them are left, and copies of those. */
@@ -257,13 +255,13 @@ typedef struct {
 } phase_call;
 
 static void end_phase_call(phase_call *call) {
-    free(call->tables);
-    free(call->record);
-    free(call->scratch);
-    free(call->rows);
-    free(call->partial);
-    free(call->gradients);
-    free(call->parameters);
+    free_lines(call->tables);
+    free_lines(call->record);
+    free_lines(call->scratch);
+    free_lines(call->rows);
+    free_lines(call->partial);
+    free_lines(call->gradients);
+    free_lines(call->parameters);
 }
 
 /* The record of `segment` steps; flat: every step overwrites what it has read. */
@@ -272,13 +270,14 @@ static spo_phase_layout layout_of(const spo_phase_job *job, int64_t segment, int
     if (flat) segment = 0;
     const int consensus = at->value_consensus != 0;
     const int64_t n = job->blocks, m = at->phases, f = at->value_width;
-    spo_phase_layout l = {.mean_width = 2 * m + (consensus ? f : 0)};
+    /* Crowds compute means and outputs again: as fast as to write and read them, and half the memory. */
+    const int means = !job->crowded;
+    spo_phase_layout l = {.mean_width = 2 * m + (consensus ? f : 0), .flat = flat};
     l.mean = l.z + (segment + 1) * n * 2 * m;
-    l.flat = flat;
-    l.norm = l.mean + (flat ? 1 : segment) * n * l.mean_width;
+    l.norm = l.mean + means * (flat ? 1 : segment) * n * l.mean_width;
     l.value = l.norm + (segment + 1) * n * 2;
     l.out = l.value + (consensus ? segment + 1 : 1) * n * f;
-    l.query = l.out + n * f;
+    l.query = l.out + means * n * f;
     l.end = l.query + (job->fixed_queries ? n * 2 * m : 0);
     return l;
 }
@@ -405,14 +404,16 @@ static spo_phase_job crowd_job(const phase_call *call, int32_t worker) {
     return job;
 }
 
-/* The first states of a record (and values, which change with a consensus) of one unit: to a checkpoint or back.
+/* The first states of a record (and values, which change with a consensus) of one unit: to a checkpoint or
+ * back.
  */
 static void checkpoint(const phase_call *call, const spo_phase_job *job, int64_t unit, int64_t segment,
                        int back) {
     const spo_phase_attention *at = job->at;
     const int64_t line = job->blocks * call->kernels->lanes * call->size;
     const int64_t z = line * 2 * at->phases, v = at->value_consensus != 0 ? line * at->value_width : 0;
-    char *const kept = call->state + (unit * call->checkpoints + segment) * call->checkpoint_size * call->size;
+    char *const kept =
+        call->state + (unit * call->checkpoints + segment) * call->checkpoint_size * call->size;
     char *const states = (char *)job->record + unit * job->record_size * call->size;
     char *const values = states + job->layout.value * call->kernels->lanes * call->size;
     memcpy(back ? states : kept, back ? kept : states, (size_t)z);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "isa/kernels.h"
+#include "lines.h"
 #include "pool.h"
 
 /* Numbers of an elementwise part, columns of a scan's part, and rows of a part that goes row by row: what a
@@ -23,9 +24,6 @@ static const spo_pulse_kernels *kernels_for(int32_t single) {
 }
 
 static int64_t bytes_of(int32_t single) { return single ? (int64_t)sizeof(float) : (int64_t)sizeof(double); }
-
-/* Memory that vectors of every instruction set like; at least one line of it. */
-static void *lines(int64_t bytes) { return aligned_alloc(64, (size_t)(bytes / 64 + 1) * 64); }
 
 static int size_fits(int64_t size) { return size >= 0 && size <= LARGEST_SIZE; }
 
@@ -111,7 +109,7 @@ int32_t spo_core_leaky_scan(int32_t single, int64_t batch, int64_t tokens, int64
     call.scratch = lines(call.room * workers);
     if (!call.scratch) return SPO_OUT_OF_MEMORY;
     spo_pool_run(batch * call.groups, workers, scan_part, &call);
-    free(call.scratch);
+    free_lines(call.scratch);
     return SPO_OK;
 }
 
@@ -132,8 +130,8 @@ int32_t spo_core_leaky_scan_vjp(int32_t single, int64_t batch, int64_t tokens, i
         *ddecay = 0;
         for (int64_t part = 0; part < parts; ++part) *ddecay += call.parts[part];
     }
-    free(call.scratch);
-    free(call.parts);
+    free_lines(call.scratch);
+    free_lines(call.parts);
     return status;
 }
 
@@ -156,7 +154,7 @@ int32_t spo_core_token_moments(int32_t single, int64_t rows, int64_t width, cons
     call.scratch = lines(call.room * workers);
     if (!call.scratch) return SPO_OUT_OF_MEMORY;
     spo_pool_run(parts_of(rows, ROWS), workers, moments_part, &call);
-    free(call.scratch);
+    free_lines(call.scratch);
     return SPO_OK;
 }
 
@@ -197,9 +195,9 @@ static int turn_acceptable(const spo_turn *turn, int32_t workers) {
 }
 
 static void end_turn(call_of *call) {
-    free(call->other);
-    free(call->scratch);
-    free(call->parts);
+    free_lines(call->other);
+    free_lines(call->scratch);
+    free_lines(call->parts);
 }
 
 /* Tables in lanes, and scratch. */
@@ -276,7 +274,7 @@ static int32_t run_resonance(const spo_resonance *at, int reverse, int32_t worke
     call->scratch = lines(call->room * workers);
     if (!call->scratch) return SPO_OUT_OF_MEMORY;
     spo_pool_run(at->batch * at->heads, workers, reverse ? resonance_vjp_part : resonance_part, call);
-    free(call->scratch);
+    free_lines(call->scratch);
     return SPO_OK;
 }
 

@@ -1007,7 +1007,7 @@ cdef object attention_of(spo_attention *at, q, k, v, scale, causal, key_mask, si
 
 
 def attend(q, k, v, *, double scale, causal, key_mask, sink, sink_value, int32_t workers):
-    """Softmax attention of q (G, H, N, e), k (G, H, M, e), v (G, H, M, f): out (G, H, N, f), lse (G, H, N)."""
+    """Softmax attention of q (G, H, N, e), k (G, H, M, e), v (G, H, M, f): out (G, H, N, f) and lse."""
     cdef spo_attention at
     cdef int32_t status
     dtype = attention_of(&at, q, k, v, scale, causal, key_mask, sink, sink_value)
@@ -1103,7 +1103,7 @@ cdef object phases_in(spo_phase_attention *at, dict by):
 
 def phase_attend(c, s, v, weight, alpha, kappa, ramp, *, int64_t steps, double dt, queries=None,
                  static_query, double value_consensus, keep, int32_t workers):
-    """Values v (B, N, H, f) read by phases c, s (B, N, H, m) after their dynamics: out, and the state or None."""
+    """Values v (B, N, H, f) read by phases (c, s) (B, N, H, m) after their dynamics: out, state or None."""
     cdef spo_phase_attention at
     cdef int64_t layout = 0, size
     cdef int32_t status, kept = KEEP[keep]

@@ -6,8 +6,9 @@
  *
  *   crowds  lanes are problems (a group and a head), for short sequences: no lane is lost to a tail or to the
  *           causal edge, no sum runs across lanes
- *   tiles   lanes are queries: a tile of TILE_VECTORS vectors of queries against TILE_KEYS keys at a time,
- * with running maximum and sum (M. Milakov, N. Gimelshein, arXiv:1805.02867; T. Dao et al., NeurIPS 2022)
+ *   tiles   lanes are queries: TILE_VECTORS vectors of queries against TILE_KEYS keys at a time, with running
+ *           sums relative to a running top (M. Milakov, N. Gimelshein, arXiv:1805.02867; T. Dao et al.,
+ *           NeurIPS 2022), which is raised only where a score is far above it
  *
  * The reverse pass recomputes the weights P = exp(q k - lse) tile by tile; with g the gradient at a row of
  * the output, D = sum g * out, dS = P (g v - D): dv += P g, dq += dS k, dk += dS q.
@@ -30,7 +31,7 @@
 #endif
 #define CROWD_COLUMNS 4
 #define TILE_VECTORS 4
-#define TILE_KEYS 48
+#define TILE_KEYS 96
 #define LARGEST_COUNT(a, b) ((a) > (b) ? (a) : (b))
 #define SMALLEST_COUNT(a, b) ((a) < (b) ? (a) : (b))
 #endif
@@ -247,11 +248,13 @@ INLINE int64_t NAMED(seen_by)(const NAMED(rows) * rows, int64_t v, int64_t j0, i
 
 /* Takes `seen` scores of one vector, in steps of TILE_QUERIES, less their top, to weights; returns their sum.
  * Raises the top, and shrinks what was summed up, where a score is too far above or the first one comes. */
-INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, int64_t value_width, REAL *out) {
+INLINE REALS NAMED(weigh)(int64_t seen, int bounded, REAL *scores, REALS *top, REALS *sum,
+                          int64_t value_width, REAL *out) {
     REALS highest = OP(set)(NOTHING), total = {0};
-    for (int64_t j = 0; j < seen; ++j) highest = OP(max)(OP(load)(scores + j * TILE_QUERIES), highest);
     const INTS fresh = *sum == (REALS){0};
-    if (!OP(any)((highest > (REAL)HEADROOM) | fresh)) {
+    for (int64_t j = 0; !bounded && j < seen; ++j)
+        highest = OP(max)(OP(load)(scores + j * TILE_QUERIES), highest);
+    if (bounded || !OP(any)((highest > (REAL)HEADROOM) | fresh)) {
         for (int64_t j = 0; j < seen; ++j) {
             const REALS weight = OP(weight2)(OP(load)(scores + j * TILE_QUERIES));
             total += weight;
@@ -260,7 +263,7 @@ INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, in
         return total;
     }
     const INTS raised = (highest > (REAL)0) | (fresh & (highest > (REAL)NOTHING / 2));
-    const REALS by = OP(and)(highest, raised), shrink = OP(weight2)(OP(and)(-by, ~fresh));
+    const REALS by = OP (and)(highest, raised), shrink = OP(weight2)(OP (and)(-by, ~fresh));
     for (int64_t c = 0; c < value_width; ++c, out += LANES) OP(store)(out, shrink * OP(load)(out));
     *sum *= shrink;
     *top += by;
@@ -272,11 +275,12 @@ INLINE REALS NAMED(weigh)(int64_t seen, REAL *scores, REALS *top, REALS *sum, in
     return total;
 }
 
-/* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights, both
- * relative to 2^top; top begins at 0, or with a sink. q is (vector, width, lane), times log2 e; scores
+/* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights,
+ * both relative to 2^top; top begins at 0, or with a sink, or bounded: it is no less
+ * than any score, nor far above all. q is (vector, width, lane), times log2 e; scores
  * (TILE_KEYS, TILE_QUERIES) scratch. */
-static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows, const REAL *q, REAL *scores,
-                               REALS *top, REALS *sum, REAL *out) {
+static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows, int bounded, const REAL *q,
+                               REAL *scores, REALS *top, REALS *sum, REAL *out) {
     const REALS none = OP(set)(NOTHING);
     const NAMED(product) score = {kv->width, kv->k_step, 1, kv->width * LANES, LANES, TILE_QUERIES, LANES};
     NAMED(product) value = {0, 1, kv->v_step, LANES, TILE_QUERIES, LANES, kv->value_width * LANES};
@@ -297,7 +301,7 @@ static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows,
                     REAL *at = column + j * TILE_QUERIES;
                     OP(store)(at, OP(select)(rows->visible[v] > (INT)(j0 + j), OP(load)(at), none));
                 }
-                sum[v] += NAMED(weigh)(seen, column, top + v, sum + v, kv->value_width,
+                sum[v] += NAMED(weigh)(seen, bounded, column, top + v, sum + v, kv->value_width,
                                        out + v * kv->value_width * LANES);
             }
             value.terms = seen;
@@ -309,12 +313,12 @@ static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows,
 
 /* What the reverse pass of a tile reads and where its results go. */
 typedef struct {
-    const REAL *q, *grad;           /* (vector, width, lane) times log2 e, (vector, value width, lane) */
-    const REAL *q_rows, *grad_rows; /* q, grad by query, padded with zeros, as are queries past the last */
+    const REAL *q, *grad;             /* (vector, width, lane) times log2 e, (vector, value width, lane) */
+    const REAL *q_rows, *grad_rows;   /* q, grad by query, padded with zeros, as are queries past the last */
     const REALS *minus_lse, *minus_d; /* lse times log2 e */
-    REAL *weights, *slopes; /* (TILE_KEYS, TILE_QUERIES) scratch each */
-    REAL *dq;               /* (vector, width, lane), added to */
-    REAL *dk, *dv;          /* rows of the padded widths, added to; they may lie in one another */
+    REAL *weights, *slopes;           /* (TILE_KEYS, TILE_QUERIES) scratch each */
+    REAL *dq;                         /* (vector, width, lane), added to */
+    REAL *dk, *dv;                    /* rows of the padded widths, added to; they may lie in one another */
     int64_t dk_step, dv_step;
 } NAMED(reverse);
 
@@ -374,8 +378,8 @@ static void NAMED(reverse_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows
 
 /* ---- crowds: lanes are problems ---------------------------------------------------------------------- */
 
-/* c[r][column] = sum_t a[r][t] b[t][column], everything vectors; steps in vectors, c's columns are side by side.
- * More terms of the same kind may follow from a second pair, whose b_term is more_term. */
+/* c[r][column] = sum_t a[r][t] b[t][column], everything vectors; steps in vectors, c's columns are side by
+ * side. More terms of the same kind may follow from a second pair, whose b_term is more_term. */
 typedef struct {
     int64_t terms, a_row, a_term, b_column, b_term, c_row, more_term;
 } NAMED(crowd_product);
@@ -383,8 +387,9 @@ typedef struct {
 typedef void NAMED(crowd_block)(const NAMED(crowd_product) * p, const REALS *a, const REALS *b,
                                 const REALS *more_a, const REALS *more_b, REALS *c);
 
-INLINE void NAMED(crowd_terms)(const int rows, const int columns, const NAMED(crowd_product) * p, const REALS *a,
-                               const REALS *b, int64_t b_term, REALS sum[CROWD_MOST][CROWD_COLUMNS]) {
+INLINE void NAMED(crowd_terms)(const int rows, const int columns, const NAMED(crowd_product) * p,
+                               const REALS *a, const REALS *b, int64_t b_term,
+                               REALS sum[CROWD_MOST][CROWD_COLUMNS]) {
     const int64_t a_row = p->a_row, b_column = p->b_column, a_term = p->a_term;
     const REALS *a3 = a + 3 * a_row, *b3 = b + 3 * b_column;
     for (int64_t t = p->terms; t > 0; --t) {
@@ -404,8 +409,9 @@ INLINE void NAMED(crowd_terms)(const int rows, const int columns, const NAMED(cr
     }
 }
 
-INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const NAMED(crowd_product) * p, const REALS *a,
-                                  const REALS *b, const REALS *more_a, const REALS *more_b, REALS *c) {
+INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const NAMED(crowd_product) * p,
+                                  const REALS *a, const REALS *b, const REALS *more_a, const REALS *more_b,
+                                  REALS *c) {
     REALS sum[CROWD_MOST][CROWD_COLUMNS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
@@ -420,9 +426,9 @@ INLINE void NAMED(crowd_multiply)(const int rows, const int columns, const NAMED
 }
 
 #define CROWD_BLOCK(ROWS, COLUMNS)                                                                           \
-    static SPO_APART void NAMED(crowd_##ROWS##_##COLUMNS)(                                                   \
-        const NAMED(crowd_product) * p, const REALS *a, const REALS *b, const REALS *more_a,                 \
-        const REALS *more_b, REALS *c) {                                                                     \
+    static SPO_APART void NAMED(crowd_##ROWS##_##COLUMNS)(const NAMED(crowd_product) * p, const REALS *a,    \
+                                                          const REALS *b, const REALS *more_a,               \
+                                                          const REALS *more_b, REALS *c) {                   \
         NAMED(crowd_multiply)(ROWS, COLUMNS, p, a, b, more_a, more_b, c);                                    \
     }
 CROWD_BLOCK(1, 1)
@@ -437,13 +443,10 @@ CROWD_BLOCK(4, 4)
 CROWD_BLOCK(5, 1)
 CROWD_BLOCK(5, 4)
 #define CROWD_BLOCKS(COLUMNS)                                                                                \
-    {                                                                                                        \
-        NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS),                        \
-            NAMED(crowd_4_##COLUMNS), NAMED(crowd_5_##COLUMNS)                                               \
-    }
+    {NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS), NAMED(crowd_4_##COLUMNS), \
+     NAMED(crowd_5_##COLUMNS)}
 #else
-#define CROWD_BLOCKS(COLUMNS)                                                                                \
-    { NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS) }
+#define CROWD_BLOCKS(COLUMNS) {NAMED(crowd_1_##COLUMNS), NAMED(crowd_2_##COLUMNS), NAMED(crowd_3_##COLUMNS)}
 #endif
 #undef CROWD_BLOCK
 
@@ -481,64 +484,96 @@ INLINE int64_t NAMED(crowd_reach)(const NAMED(crowd) * at, int64_t i, int64_t ro
     return SMALLEST_COUNT(at->keys, (seen + CROWD_COLUMNS - 1) / CROWD_COLUMNS * CROWD_COLUMNS);
 }
 
-/* The block of queries i ... i + rows - 1, whose first is q: out (rows, value width) becomes the values, weighted
- * relative to exp(top). top and sum (rows) begin as a sink left them, whose share of out is `sink` (value
- * width), or NULL. scores: (CROWD_MOST, keys). */
-static void NAMED(attend_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
-                                      const REALS *sink, REALS *scores, REALS *top, REALS *sum, REALS *out,
-                                      int64_t out_step) {
-    const int64_t reach = NAMED(crowd_reach)(at, i, rows);
-    const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, at->keys, 0};
-    const NAMED(crowd_product) value = {reach, at->keys, 1, 1, at->v_step, out_step, 0};
-    REALS shrink[CROWD_MOST];
-    NAMED(crowd_rows)(&score, rows, reach, q, at->k, NULL, NULL, scores);
-    for (int64_t r = 0; r < rows; ++r) {
-        REALS *const row = scores + r * at->keys;
-        const int64_t seen = NAMED(crowd_sees)(at, i + r);
-        REALS highest = top[r], total = {0};
-        for (int64_t j = 0; j < seen; ++j) highest = OP(max)(row[j], highest);
-        for (int64_t j = 0; j < seen; ++j) {
-            row[j] = OP(weight)(row[j] - highest);
-            total += row[j];
-        }
-        for (int64_t j = seen; j < reach; ++j) row[j] = (REALS){0};
-        shrink[r] = OP(weight)(top[r] - highest);
-        sum[r] = sum[r] * shrink[r] + total;
-        top[r] = highest;
-    }
-    NAMED(crowd_rows)(&value, rows, at->value_width, scores, at->v, NULL, NULL, out);
-    for (int64_t r = 0; sink && r < rows; ++r)
-        for (int64_t c = 0; c < at->value_width; ++c) out[r * out_step + c] += shrink[r] * sink[c];
+/* The blocks of a crowd. A block of queries i ... i + rows - 1 has rows of `keys` scores, which become
+ * weights; of these it looks at the first `some`, and zeros follow as far as a block of keys goes that begins
+ * before. */
+INLINE int64_t NAMED(crowd_tail)(const NAMED(crowd) * at, int64_t i, int64_t rows) {
+    return SMALLEST_COUNT(at->keys, NAMED(crowd_reach)(at, i, rows) + CROWD_MOST);
 }
 
-/* The same on the way back: weights and their gradients (keys) of each row, and dq (rows, width). minus_lse and
- * minus_d are of these rows. */
-static void NAMED(reverse_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
-                                       const REALS *grad, int64_t grad_step, const REALS *minus_lse,
-                                       const REALS *minus_d, REALS *weights, REALS *slopes, REALS *dq) {
-    const int64_t keys = at->keys, reach = NAMED(crowd_reach)(at, i, rows);
+/* Scores of a block whose first query is q: -infinity where a query does not see a key. Returns `some`. */
+static int64_t NAMED(score_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *q,
+                                        REALS *scores) {
+    const int64_t keys = at->keys, some = NAMED(crowd_sees)(at, i + rows - 1);
     const NAMED(crowd_product) score = {at->width, at->q_step, 1, at->k_step, 1, keys, 0};
+    NAMED(crowd_rows)(&score, rows, NAMED(crowd_reach)(at, i, rows), q, at->k, NULL, NULL, scores);
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t j = NAMED(crowd_sees)(at, i + r); j < some; ++j)
+            scores[r * keys + j] = OP(set)(-(REAL)INFINITY);
+        for (int64_t j = some; j < NAMED(crowd_tail)(at, i, rows); ++j) scores[r * keys + j] = (REALS){0};
+    }
+    return some;
+}
+
+/* top becomes the largest score of each row, if it is larger; sum shrinks with it. */
+static void NAMED(raise_crowd_block)(int64_t rows, int64_t keys, int64_t some, const REALS *scores,
+                                     REALS *top, REALS *sum) {
+    for (int64_t r = 0; r < rows; ++r) {
+        REALS highest = top[r];
+        for (int64_t j = 0; j < some; ++j) highest = OP(max)(scores[r * keys + j], highest);
+        sum[r] *= OP(weight)(top[r] - highest);
+        top[r] = highest;
+    }
+}
+
+/* Weights relative to exp(top); sum grows by them. Rows side by side, since each waits for its own sum. */
+INLINE void NAMED(weigh_crowd_rows)(const int rows, int64_t keys, int64_t some, REALS *scores,
+                                    const REALS *top, REALS *sum) {
+    REALS total[CROWD_MOST], less[CROWD_MOST];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) total[r] = sum[r], less[r] = top[r];
+    for (int64_t j = 0; j < some; ++j)
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) {
+            const REALS weight = OP(weight)(scores[r * keys + j] - less[r]);
+            scores[r * keys + j] = weight;
+            total[r] += weight;
+        }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) sum[r] = total[r];
+}
+
+static void NAMED(weigh_crowd_block)(int64_t rows, int64_t keys, int64_t some, REALS *scores,
+                                     const REALS *top, REALS *sum) {
+    switch (rows) {
+#if CROWD_MOST == 5
+    case 5: NAMED(weigh_crowd_rows)(5, keys, some, scores, top, sum); break;
+    case 4: NAMED(weigh_crowd_rows)(4, keys, some, scores, top, sum); break;
+#endif
+    case 3: NAMED(weigh_crowd_rows)(3, keys, some, scores, top, sum); break;
+    case 2: NAMED(weigh_crowd_rows)(2, keys, some, scores, top, sum); break;
+    default: NAMED(weigh_crowd_rows)(1, keys, some, scores, top, sum);
+    }
+}
+
+/* Weighted sums of the values. */
+static void NAMED(value_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *weights,
+                                     REALS *out, int64_t out_step) {
+    const NAMED(crowd_product)
+        value = {NAMED(crowd_reach)(at, i, rows), at->keys, 1, 1, at->v_step, out_step, 0};
+    NAMED(crowd_rows)(&value, rows, at->value_width, weights, at->v, NULL, NULL, out);
+}
+
+/* On the way back: the weights' gradients (rows, keys), and dq (rows, width). */
+static void NAMED(reverse_crowd_block)(const NAMED(crowd) * at, int64_t i, int64_t rows, const REALS *grad,
+                                       int64_t grad_step, const REALS *minus_d, const REALS *weights,
+                                       REALS *slopes, REALS *dq) {
+    const int64_t keys = at->keys, reach = NAMED(crowd_reach)(at, i, rows);
     const NAMED(crowd_product) slope = {at->value_width, grad_step, 1, at->v_step, 1, keys, 0};
     const NAMED(crowd_product) to_q = {reach, keys, 1, 1, at->k_step, at->width, 0};
-    NAMED(crowd_rows)(&score, rows, reach, q, at->k, NULL, NULL, weights);
     NAMED(crowd_rows)(&slope, rows, reach, grad, at->v, NULL, NULL, slopes);
     for (int64_t r = 0; r < rows; ++r) {
-        REALS *const weight = weights + r * keys, *const bend = slopes + r * keys;
+        REALS *const row = slopes + r * keys;
         const int64_t seen = NAMED(crowd_sees)(at, i + r);
-        for (int64_t j = 0; j < seen; ++j) {
-            const REALS p = OP(weight)(weight[j] + minus_lse[r]);
-            weight[j] = p;
-            bend[j] = p * (bend[j] + minus_d[r]);
-        }
-        /* as far as a block of keys that begins before `seen` goes */
-        for (int64_t j = seen; j < SMALLEST_COUNT(keys, reach + CROWD_MOST); ++j)
-            weight[j] = bend[j] = (REALS){0};
+        for (int64_t j = 0; j < seen; ++j) row[j] = weights[r * keys + j] * (row[j] + minus_d[r]);
+        for (int64_t j = seen; j < NAMED(crowd_tail)(at, i, rows); ++j) row[j] = (REALS){0};
     }
     NAMED(crowd_rows)(&to_q, rows, at->width, slopes, at->k, NULL, NULL, dq);
 }
 
-/* What all queries q (query, width) and gradients grad (query, value width) leave at the keys j ... j + rows - 1:
- * dk (rows, width) and dv (rows, value width). Where dv is NULL, dk (rows, value width) gets their sum. */
+/* What all queries q (query, width) and gradients grad (query, value width) leave at the keys j ... j + rows
+ * - 1: dk (rows, width) and dv (rows, value width). Where dv is NULL, dk (rows, value width) gets their sum.
+ */
 static void NAMED(reverse_crowd_keys)(const NAMED(crowd) * at, int64_t j, int64_t rows, const REALS *q,
                                       const REALS *grad, int64_t grad_step, const REALS *weights,
                                       const REALS *slopes, REALS *dk, REALS *dv) {
@@ -647,14 +682,15 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
                 OP(store)(out + (v * f + c) * LANES,
                           OP(set)(has_sink ? NAMED(sink_value)(at, head, c) : (REAL)0));
         }
-        NAMED(attend_tile)(&kv, &rows, q, room, top, sum, out);
+        NAMED(attend_tile)(&kv, &rows, 0, q, room, top, sum, out);
         for (int64_t v = 0; v < rows.vectors; ++v) {
             const int64_t count = SMALLEST_COUNT(LANES, end - i - v * LANES), at_row = i + v * LANES;
             const REALS share = NAMED(share_of)(sum[v]);
             REAL *const panel = out + v * f * LANES;
             for (int64_t c = 0; c < f; ++c) OP(store)(panel + c * LANES, share * OP(load)(panel + c * LANES));
             NAMED(unpack)(panel, out_offset, count, f, (REAL *)job->out + (problem * n + at_row) * f);
-            OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(ln2 * top[v], sum[v]), count);
+            OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(ln2 * top[v], sum[v]),
+                            count);
         }
     }
 }
@@ -799,7 +835,7 @@ static void NAMED(attend_crowd)(const spo_attend_job *job, int64_t problem, void
     const int64_t f = at->value_width, n = at->queries;
     const int64_t count = SMALLEST_COUNT(LANES, at->groups * at->heads - problem);
     REAL *room = scratch;
-    REALS *q, begin_top = OP(set)(NOTHING), begin_sum = {0};
+    REALS *q, begin_top = OP(set)(NOTHING), begin_sum = {0}, shrunk[CROWD_MOST];
     const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room, &q);
     REALS *const out = (REALS *)NAMED(take)(&room, n * f * LANES);
     REALS *const lse = (REALS *)NAMED(take)(&room, n * LANES);
@@ -809,17 +845,23 @@ static void NAMED(attend_crowd)(const spo_attend_job *job, int64_t problem, void
         const REALS sink = NAMED(sinks_of)(at, problem, count, value);
         const INTS none = sink == -(REAL)INFINITY;
         begin_top = OP(select)(none, begin_top, sink);
-        begin_sum = OP(and)(OP(set)(1), ~none);
+        begin_sum = OP (and)(OP(set)(1), ~none);
     }
+    REALS *const weights = (REALS *)room;
     for (int64_t i = 0, rows; i < n; i += rows) {
         REALS top[CROWD_MOST], sum[CROWD_MOST];
         rows = NAMED(crowd_take)(n - i);
         for (int64_t r = 0; r < rows; ++r) top[r] = begin_top, sum[r] = begin_sum;
-        NAMED(attend_crowd_block)(&crowd, i, rows, q + i * crowd.q_step, at->sink ? value : NULL,
-                                  (REALS *)room, top, sum, out + i * f, f);
+        const int64_t some = NAMED(score_crowd_block)(&crowd, i, rows, q + i * crowd.q_step, weights);
+        NAMED(raise_crowd_block)(rows, crowd.keys, some, weights, top, sum);
+        for (int64_t r = 0; r < rows; ++r) shrunk[r] = sum[r];
+        NAMED(weigh_crowd_block)(rows, crowd.keys, some, weights, top, sum);
+        NAMED(value_crowd_block)(&crowd, i, rows, weights, out + i * f, f);
         for (int64_t r = 0; r < rows; ++r) {
             const REALS share = NAMED(share_of)(sum[r]);
-            for (int64_t c = 0; c < f; ++c) out[(i + r) * f + c] *= share;
+            REALS *const row = out + (i + r) * f;
+            for (int64_t c = 0; c < f; ++c)
+                row[c] = share * (at->sink ? OP(fma)(shrunk[r], value[c], row[c]) : row[c]);
             lse[i + r] = NAMED(lse_of)(top[r], sum[r]);
         }
     }
@@ -834,20 +876,20 @@ static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, voi
     const int64_t e = at->width, f = at->value_width, n = at->queries, m = at->keys;
     const int64_t count = SMALLEST_COUNT(LANES, at->groups * at->heads - problem);
     REAL *room = scratch;
-    REALS *q;
+    REALS *q, sum[CROWD_MOST] = {{0}}; /* which is not asked for */
     const NAMED(crowd) crowd = NAMED(crowd_of)(job, problem, count, &room, &q);
     REALS *const grad = (REALS *)NAMED(take)(&room, n * f * LANES);
     REALS *const out = (REALS *)NAMED(take)(&room, n * f * LANES);
     REALS *const dq = (REALS *)NAMED(take)(&room, n * e * LANES);
     REALS *const dk = (REALS *)NAMED(take)(&room, CROWD_MOST * e * LANES);
     REALS *const dv = (REALS *)NAMED(take)(&room, CROWD_MOST * f * LANES);
-    REALS *const minus_lse = (REALS *)NAMED(take)(&room, n * LANES);
+    REALS *const lse = (REALS *)NAMED(take)(&room, n * LANES);
     REALS *const minus_d = (REALS *)NAMED(take)(&room, n * LANES);
     REALS *const value = (REALS *)NAMED(take)(&room, f * LANES);
     REALS *const weights = (REALS *)room, *const slopes = weights + n * m;
     int64_t offset[LANES], v_offset[LANES];
     NAMED(row_offsets)(n, offset);
-    NAMED(pack)((const REAL *)job->lse + problem * n, offset, count, n, (REAL *)minus_lse);
+    NAMED(pack)((const REAL *)job->lse + problem * n, offset, count, n, (REAL *)lse);
     NAMED(row_offsets)(n * f, offset);
     NAMED(pack)((const REAL *)job->grad_out + problem * n * f, offset, count, n * f, (REAL *)grad);
     NAMED(pack)((const REAL *)job->out + problem * n * f, offset, count, n * f, (REAL *)out);
@@ -855,12 +897,13 @@ static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, voi
         REALS d = {0};
         for (int64_t c = 0; c < f; ++c) d = OP(fma)(grad[i * f + c], out[i * f + c], d);
         minus_d[i] = -d;
-        minus_lse[i] = OP(select)(minus_lse[i] == -(REAL)INFINITY, OP(set)(NOTHING), -minus_lse[i]);
+        lse[i] =
+            OP(select)(lse[i] == -(REAL)INFINITY, OP(set)(-NOTHING), lse[i]); /* of a row that sees none */
     }
     if (at->sink) {
         const REALS sink = NAMED(sinks_of)(at, problem, count, value);
         for (int64_t i = 0; i < n; ++i) {
-            const REALS weight = OP(weight)(sink + minus_lse[i]);
+            const REALS weight = OP(weight)(sink - lse[i]);
             REALS slope = minus_d[i];
             for (int64_t c = 0; c < f; ++c) slope = OP(fma)(grad[i * f + c], value[c], slope);
             slope *= weight;
@@ -874,8 +917,10 @@ static void NAMED(reverse_crowd)(const spo_attend_job *job, int64_t problem, voi
     }
     for (int64_t i = 0, rows; i < n; i += rows) {
         rows = NAMED(crowd_take)(n - i);
-        NAMED(reverse_crowd_block)(&crowd, i, rows, q + i * e, grad + i * f, f, minus_lse + i, minus_d + i,
-                                   weights + i * m, slopes + i * m, dq + i * e);
+        const int64_t some = NAMED(score_crowd_block)(&crowd, i, rows, q + i * e, weights + i * m);
+        NAMED(weigh_crowd_block)(rows, m, some, weights + i * m, lse + i, sum);
+        NAMED(reverse_crowd_block)(&crowd, i, rows, grad + i * f, f, minus_d + i, weights + i * m,
+                                   slopes + i * m, dq + i * e);
     }
     for (int64_t x = 0; x < n * e; ++x) dq[x] *= OP(set)((REAL)at->scale);
     NAMED(row_offsets)(n * e, offset);

@@ -22,7 +22,12 @@ typedef struct {
     const REALS *weight, *lag_cosine, *lag_sine;
     REALS stride; /* kappa dt */
     int near;     /* no step turns a phase by more than pi / 4: |drift| <= 1 */
+    REALS bound;  /* on scores: sum of |weight| */
+    int bounded;  /* it takes the place of the largest score: weights stay far from underflow */
 } NAMED(constants);
+
+/* Largest bound that may stand for a maximum: exp(-2 * 40) is a normal float. */
+#define BOUND 40
 
 /* (c, s) / |(c, s)| and 1 / |(c, s)|, which is 0 at the origin; scaled by a power of two on the way, so that
  * no square leaves the range. */
@@ -71,7 +76,8 @@ static void NAMED(features)(int64_t phases, const NAMED(constants) * by, const R
 }
 
 /* Q times a number. */
-static void NAMED(query_of)(int64_t phases, const NAMED(constants) * by, REAL times, const REALS *z, REALS *q) {
+static void NAMED(query_of)(int64_t phases, const NAMED(constants) * by, REAL times, const REALS *z,
+                            REALS *q) {
     for (int64_t k = 0; k < phases; ++k) {
         const REALS weight = times * by->weight[k];
         q[k] = weight * z[k];
@@ -124,26 +130,36 @@ static REALS NAMED(reverse_move)(int64_t phases, const NAMED(constants) * by, co
     return dot;
 }
 
-/* From the gradient at F: g grows, and so does the lag's gradient. */
-static void NAMED(reverse_features)(int64_t phases, const NAMED(constants) * by, const REALS *z,
-                                    const REALS *df, REALS *g, REALS *lag) {
+/* From the gradient at F of some blocks, df_step apart: g grows, and so does the lag's gradient. */
+static void NAMED(reverse_features)(int64_t phases, const NAMED(constants) * by, int64_t blocks,
+                                    const REALS *z, const REALS *df, int64_t df_step, REALS *g, REALS *lag) {
     for (int64_t k = 0; k < phases; ++k) {
-        const REALS cosine = z[k], sine = z[phases + k];
-        const REALS f_cosine = OP(fma)(cosine, by->lag_cosine[k], -(sine * by->lag_sine[k]));
-        const REALS f_sine = OP(fma)(sine, by->lag_cosine[k], cosine * by->lag_sine[k]);
-        const REALS slope = OP(fma)(df[phases + k], f_cosine, -(df[k] * f_sine));
-        g[k] += slope;
-        lag[k] += slope;
+        const REALS lag_cosine = by->lag_cosine[k], lag_sine = by->lag_sine[k];
+        REALS total = lag[k];
+        for (int64_t b = 0; b < blocks; ++b) {
+            const REALS *const at = z + b * 2 * phases + k, *const d = df + b * df_step + k;
+            const REALS f_cosine = OP(fma)(at[0], lag_cosine, -(at[phases] * lag_sine));
+            const REALS f_sine = OP(fma)(at[phases], lag_cosine, at[0] * lag_sine);
+            const REALS slope = OP(fma)(d[phases], f_cosine, -(d[0] * f_sine));
+            g[b * phases + k] += slope;
+            total += slope;
+        }
+        lag[k] = total;
     }
 }
 
-/* From the gradient at Q: g grows, and so does the weights' gradient. */
-static void NAMED(reverse_query)(int64_t phases, const NAMED(constants) * by, const REALS *z, const REALS *dq,
-                                 REALS *g, REALS *weight) {
+/* From the gradient at Q of some blocks: g grows, and so does the weights' gradient. */
+static void NAMED(reverse_query)(int64_t phases, const NAMED(constants) * by, int64_t blocks, const REALS *z,
+                                 const REALS *dq, REALS *g, REALS *weight) {
     for (int64_t k = 0; k < phases; ++k) {
-        const REALS cosine = z[k], sine = z[phases + k];
-        g[k] += by->weight[k] * OP(fma)(dq[phases + k], cosine, -(dq[k] * sine));
-        weight[k] += OP(fma)(dq[k], cosine, dq[phases + k] * sine);
+        const REALS scale = by->weight[k];
+        REALS total = weight[k];
+        for (int64_t b = 0; b < blocks; ++b) {
+            const REALS *const at = z + b * 2 * phases + k, *const d = dq + b * 2 * phases + k;
+            g[b * phases + k] += scale * OP(fma)(d[phases], at[0], -(d[0] * at[phases]));
+            total += OP(fma)(d[0], at[0], d[phases] * at[phases]);
+        }
+        weight[k] = total;
     }
 }
 
@@ -211,7 +227,10 @@ static NAMED(constants) NAMED(constants_of)(const spo_phase_job *job, int64_t un
     NAMED(pack)(job->lag, offset, count, m, (REAL *)(room + m));
     NAMED(pack)((const REAL *)job->lag + at->heads * m, offset, count, m, (REAL *)(room + 2 * m));
     const int far = OP(any)(OP(abs)(stride) > (REAL)0.78); /* a little less than pi / 4 */
-    return (NAMED(constants)){room, room + m, room + 2 * m, stride, !far};
+    REALS bound = {0};
+    for (int64_t k = 0; k < m; ++k) bound += OP(abs)(room[k]);
+    const int high = OP(any)(~(INTS)(bound <= (REAL)BOUND));
+    return (NAMED(constants)){room, room + m, room + 2 * m, stride, !far, bound, !high};
 }
 
 /* States of one block from (c, s), and its values into the record. */
@@ -243,13 +262,12 @@ static void NAMED(phase_begin)(const spo_phase_job *job, int64_t unit, int64_t b
                 (REAL *)(NAMED(value_at)(job, unit, 0) + block * at->value_width));
 }
 
-/* What follows a step's attention in a block: means, phases and values of the next step, and its row of F (and
- * of values, where they change). The sums are in the record's mean; top and sum are the rows'. */
+/* What follows a step's attention in a block: means, phases and values of the next step, and its row of F
+ * (and of values, where they change). The sums are in the record's mean; top and sum are the rows'. */
 static void NAMED(advance)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit, int64_t block,
-                           int64_t step, REALS top, REALS sum, REALS *row) {
+                           int64_t step, REALS top, REALS sum, REALS *mean, REALS *row) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, f = at->value_width, wide = job->layout.mean_width;
-    REALS *const mean = NAMED(mean_at)(job, unit, step) + block * wide;
     REALS *const norm = NAMED(norm_at)(job, unit, step) + block * 2;
     const REALS share = 1 / sum;
     norm[0] = top;
@@ -261,7 +279,8 @@ static void NAMED(advance)(const spo_phase_job *job, const NAMED(constants) * by
         const REALS rate = OP(set)((REAL)(at->dt * at->value_consensus));
         const REALS *const v = NAMED(value_at)(job, unit, step) + block * f;
         REALS *const next = NAMED(value_at)(job, unit, step + 1) + block * f;
-        for (int64_t c = 0; c < f; ++c) row[2 * m + c] = next[c] = OP(fma)(rate, mean[2 * m + c] - v[c], v[c]);
+        for (int64_t c = 0; c < f; ++c)
+            row[2 * m + c] = next[c] = OP(fma)(rate, mean[2 * m + c] - v[c], v[c]);
     }
 }
 
@@ -276,10 +295,9 @@ static void NAMED(row_at)(const spo_phase_job *job, const NAMED(constants) * by,
 
 /* The end of the read-out in a block. */
 static void NAMED(read_out)(const spo_phase_job *job, int64_t unit, int64_t block, int64_t step, REALS top,
-                            REALS sum) {
+                            REALS sum, REALS *out) {
     const int64_t f = job->at->value_width;
     int64_t offset[LANES];
-    REALS *const out = NAMED(out_at)(job, unit) + block * f;
     REALS *const norm = NAMED(norm_at)(job, unit, step) + block * 2;
     const REALS share = 1 / sum;
     norm[0] = top;
@@ -289,23 +307,20 @@ static void NAMED(read_out)(const spo_phase_job *job, int64_t unit, int64_t bloc
     if (job->out) NAMED(unpack)((REAL *)out, offset, count, f, job->out);
 }
 
-/* The gradient at a block's sums (scaled by 1 / sum) on the way back through a step, or through the read-out
- * (read), and minus the rows' D. */
+/* The gradient at a block's sums (scaled by share = 1 / sum) on the way back through a step whose means are
+ * `mean`, or through the read-out (read) whose values are; returns minus the rows' D. */
 static REALS NAMED(grad_of)(const spo_phase_job *job, const NAMED(constants) * by, int64_t unit,
-                            int64_t block, int64_t step, int read, REALS *g, REALS *dv, REALS *kappa,
-                            REALS *grad) {
+                            int64_t block, int64_t step, int read, REALS share, const REALS *mean, REALS *g,
+                            REALS *dv, REALS *kappa, REALS *grad) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, f = at->value_width, wide = read ? f : job->layout.mean_width;
-    const REALS share = NAMED(norm_at)(job, unit, step)[block * 2 + 1];
     REALS d = {0};
     if (read) {
-        const REALS *const out = NAMED(out_at)(job, unit) + block * f;
         int64_t offset[LANES];
         const int64_t count = NAMED(places)(job, unit, block, f, offset);
         NAMED(pack)(job->grad_out, offset, count, f, (REAL *)grad);
-        for (int64_t c = 0; c < f; ++c) d = OP(fma)(grad[c], out[c], d);
+        for (int64_t c = 0; c < f; ++c) d = OP(fma)(grad[c], mean[c], d);
     } else {
-        const REALS *const mean = NAMED(mean_at)(job, unit, step) + block * wide;
         const REALS dot =
             NAMED(reverse_move)(m, by, NAMED(state_at)(job, unit, step) + block * 2 * m, mean, g, grad);
         d = by->stride * dot;
@@ -328,31 +343,36 @@ static int64_t NAMED(phase_room)(const spo_phase_attention *at, int crowded, int
     const int64_t m = at->phases, f = at->value_width, n = at->tokens, row = 2 * m + f;
     const int64_t constants = PHASE_CONSTANTS * m + 2 * m + f;
     if (crowded && reverse)
-        return LANES * (constants + n * (2 * row + 2 * m) + CROWD_MOST * (2 * m + row + f) + 2 * n * n);
-    if (crowded) return LANES * (constants + n * row + CROWD_MOST * (2 * m + n));
+        return LANES * (constants + n * (2 * row + 2 * m) + CROWD_MOST * (2 * m + 2 * row + f) + 2 * n * n);
+    if (crowded) return LANES * (constants + n * row + CROWD_MOST * (2 * m + row + n));
     const int64_t padded = NAMED(padded)(2 * m) + NAMED(padded)(row);
     if (reverse) return LANES * constants + TILE_QUERIES * (2 * (2 * m) + row + padded + 2 * TILE_KEYS);
     return LANES * constants + TILE_QUERIES * (2 * m + TILE_KEYS);
 }
 
 /* The crowd whose keys are `rows`; read: with the values of a step of the record. */
-static NAMED(crowd) NAMED(crowd_at)(const spo_phase_job *job, int64_t unit, int64_t step, int read,
-                                    const REALS *rows) {
+static NAMED(crowd)
+    NAMED(crowd_at)(const spo_phase_job *job, int64_t unit, int64_t step, int read, const REALS *rows) {
     const int64_t m = job->at->phases, f = job->at->value_width, n = job->at->tokens;
     const int64_t wide = job->layout.mean_width;
-    return (NAMED(crowd)){n, n, 2 * m, read ? f : wide, 1, rows, read ? NAMED(value_at)(job, unit, step) : rows,
-                          2 * m, wide, read ? f : wide};
+    return (NAMED(crowd)){
+        n,     n,    2 * m,          read ? f : wide, 1, rows, read ? NAMED(value_at)(job, unit, step) : rows,
+        2 * m, wide, read ? f : wide};
 }
 
-/* Steps first ... last - 1 of a crowd, and its read-out if the last one is the end. Tokens go last to first: they
- * see none behind them, whose rows may be those of the next step already. */
-static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last, void *scratch) {
+/* Steps first ... last - 1 of a crowd, and its read-out if the last one is the end. Tokens go last to first:
+ * they see none behind them, whose rows may be those of the next step already. */
+static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t first, int64_t last,
+                               void *scratch) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, n = at->tokens, wide = job->layout.mean_width;
     REAL *room = scratch;
     REALS *const constants = (REALS *)NAMED(take)(&room, PHASE_CONSTANTS * m * LANES);
     REALS *const rows = (REALS *)NAMED(take)(&room, n * wide * LANES);
     REALS *const q = (REALS *)NAMED(take)(&room, CROWD_MOST * 2 * m * LANES);
+    REALS *const sums =
+        (REALS *)NAMED(take)(&room, CROWD_MOST * LARGEST_COUNT(wide, at->value_width) * LANES);
+    REALS *const weights = (REALS *)room;
     const NAMED(constants) by = NAMED(constants_of)(job, unit, constants);
     const int64_t blocks = n <= CROWD_MOST ? 1 : (n - CROWD_MOST + CROWD_ROWS - 1) / CROWD_ROWS + 1;
     for (int64_t i = 0; i < n; ++i) NAMED(row_at)(job, &by, unit, i, 0, rows + i * wide);
@@ -361,23 +381,25 @@ static void NAMED(phase_crowd)(const spo_phase_job *job, int64_t unit, int64_t f
         const int read = t == at->steps;
         if (t == last && !read) break;
         const NAMED(crowd) crowd = NAMED(crowd_at)(job, unit, step, read, rows);
-        REALS *const sums = read ? NAMED(out_at)(job, unit) : NAMED(mean_at)(job, unit, step);
         const REALS *const query = NAMED(query_state)(job, unit, step);
         for (int64_t i = (blocks - 1) * CROWD_ROWS; i >= 0; i -= CROWD_ROWS) {
             REALS top[CROWD_MOST], sum[CROWD_MOST];
-            const int64_t count = NAMED(crowd_take)(n - i);
+            const int64_t count = NAMED(crowd_take)(n - i), width = crowd.value_width;
             for (int64_t r = 0; r < count; ++r) {
-                top[r] = OP(set)(NOTHING);
+                top[r] = by.bounded ? by.bound : OP(set)(NOTHING);
                 sum[r] = (REALS){0};
                 NAMED(query_of)(m, &by, 1, query + (i + r) * 2 * m, q + r * 2 * m);
             }
-            NAMED(attend_crowd_block)(&crowd, i, count, q, NULL, (REALS *)room, top, sum,
-                                      sums + i * crowd.value_width, crowd.value_width);
+            const int64_t some = NAMED(score_crowd_block)(&crowd, i, count, q, weights);
+            if (!by.bounded) NAMED(raise_crowd_block)(count, n, some, weights, top, sum);
+            NAMED(weigh_crowd_block)(count, n, some, weights, top, sum);
+            NAMED(value_crowd_block)(&crowd, i, count, weights, sums, width);
             for (int64_t r = 0; r < count; ++r)
                 if (read)
-                    NAMED(read_out)(job, unit, i + r, step, top[r], sum[r]);
+                    NAMED(read_out)(job, unit, i + r, step, top[r], sum[r], sums + r * width);
                 else
-                    NAMED(advance)(job, &by, unit, i + r, step, top[r], sum[r], rows + (i + r) * wide);
+                    NAMED(advance)(job, &by, unit, i + r, step, top[r], sum[r], sums + r * width,
+                                   rows + (i + r) * wide);
         }
     }
 }
@@ -395,6 +417,7 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
     REALS *const q = (REALS *)NAMED(take)(&room, n * 2 * m * LANES);
     REALS *const grad = (REALS *)NAMED(take)(&room, n * LARGEST_COUNT(wide, f) * LANES);
     REALS *const dq = (REALS *)NAMED(take)(&room, CROWD_MOST * 2 * m * LANES);
+    REALS *const mean = (REALS *)NAMED(take)(&room, CROWD_MOST * LARGEST_COUNT(wide, f) * LANES);
     REALS *const dk = (REALS *)NAMED(take)(&room, CROWD_MOST * wide * LANES);
     REALS *const new_dv = (REALS *)NAMED(take)(&room, CROWD_MOST * f * LANES);
     REALS *const weights = (REALS *)room, *const slopes = weights + n * n;
@@ -411,24 +434,31 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
         if (t == last && !read) continue;
         const NAMED(crowd) crowd = NAMED(crowd_at)(job, unit, step, read, rows);
         const int64_t width = crowd.value_width;
-        const REALS *const z = NAMED(state_at)(job, unit, step), *const norm = NAMED(norm_at)(job, unit, step);
+        const REALS *const z = NAMED(state_at)(job, unit, step), *const norm =
+                                                                     NAMED(norm_at)(job, unit, step);
         const REALS *const query = NAMED(query_state)(job, unit, step);
         for (int64_t i = 0; i < n; ++i) NAMED(row_at)(job, &by, unit, i, step, rows + i * wide);
         for (int64_t i = 0, block; i < n; i += block) {
-            REALS minus_top[CROWD_MOST], minus_d[CROWD_MOST];
+            REALS top[CROWD_MOST], sum[CROWD_MOST] = {{0}}, minus_d[CROWD_MOST];
+            REALS *const weight = weights + i * n;
             block = NAMED(crowd_take)(n - i);
             for (int64_t r = 0; r < block; ++r) {
-                const int64_t row = i + r;
-                NAMED(query_of)(m, &by, 1, query + row * 2 * m, q + row * 2 * m);
-                minus_top[r] = -norm[2 * row];
-                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, g + row * m, dv + row * f, &kappa,
-                                            grad + row * width);
+                NAMED(query_of)(m, &by, 1, query + (i + r) * 2 * m, q + (i + r) * 2 * m);
+                top[r] = norm[2 * (i + r)];
             }
-            NAMED(reverse_crowd_block)(&crowd, i, block, q + i * 2 * m, grad + i * width, width, minus_top,
-                                       minus_d, weights + i * n, slopes + i * n, dq);
-            for (int64_t r = 0; r < block; ++r)
-                NAMED(reverse_query)(m, &by, query + (i + r) * 2 * m, dq + r * 2 * m, to_query + (i + r) * m,
-                                     sums + m);
+            const int64_t some = NAMED(score_crowd_block)(&crowd, i, block, q + i * 2 * m, weight);
+            NAMED(weigh_crowd_block)(block, n, some, weight, top, sum);
+            NAMED(value_crowd_block)(&crowd, i, block, weight, mean, width);
+            for (int64_t r = 0; r < block; ++r) {
+                const int64_t row = i + r;
+                const REALS share = norm[2 * row + 1];
+                for (int64_t c = 0; c < width; ++c) mean[r * width + c] *= share;
+                minus_d[r] = NAMED(grad_of)(job, &by, unit, row, step, read, share, mean + r * width,
+                                            g + row * m, dv + row * f, &kappa, grad + row * width);
+            }
+            NAMED(reverse_crowd_block)(&crowd, i, block, grad + i * width, width, minus_d, weight,
+                                       slopes + i * n, dq);
+            NAMED(reverse_query)(m, &by, block, query + i * 2 * m, dq, to_query + i * m, sums + m);
         }
         for (int64_t j = 0, block; j < n; j += block) {
             block = NAMED(crowd_take)(n - j);
@@ -437,11 +467,9 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
             const REALS *const values = read ? new_dv : dk + 2 * m;
             const int64_t values_step = read ? f : wide;
             const int64_t dk_step = read ? 2 * m : wide;
-            for (int64_t r = 0; r < block; ++r) {
-                NAMED(reverse_features)(m, &by, z + (j + r) * 2 * m, dk + r * dk_step, g + (j + r) * m, sums);
-                for (int64_t c = 0; (read || wide > 2 * m) && c < f; ++c)
-                    dv[(j + r) * f + c] += values[r * values_step + c];
-            }
+            NAMED(reverse_features)(m, &by, block, z + j * 2 * m, dk, dk_step, g + j * m, sums);
+            for (int64_t r = 0; (read || wide > 2 * m) && r < block; ++r)
+                for (int64_t c = 0; c < f; ++c) dv[(j + r) * f + c] += values[r * values_step + c];
         }
     }
     for (int64_t lane = 0; lane < count; ++lane) {
@@ -455,7 +483,8 @@ static void NAMED(reverse_phase_crowd)(const spo_phase_job *job, int64_t unit, i
  */
 
 /* A block's row (F, v), by lane, into the problem's rows of the given side. */
-static void NAMED(lay_rows)(const spo_phase_job *job, int64_t unit, int64_t block, int side, const REALS *row) {
+static void NAMED(lay_rows)(const spo_phase_job *job, int64_t unit, int64_t block, int side,
+                            const REALS *row) {
     const int64_t n = job->at->tokens, wide = job->layout.mean_width;
     int64_t offset[LANES];
     NAMED(row_offsets)(wide, offset);
@@ -463,7 +492,8 @@ static void NAMED(lay_rows)(const spo_phase_job *job, int64_t unit, int64_t bloc
                   (REAL *)job->rows[side] + (unit * n + block * LANES) * wide);
 }
 
-/* Keys and values of a step; read: of the read-out, whose values are the caller's, unless they have changed. */
+/* Keys and values of a step; read: of the read-out, whose values are the caller's, unless they have changed.
+ */
 INLINE NAMED(keys) NAMED(phase_keys)(const spo_phase_job *job, int64_t unit, int side, int read) {
     const spo_phase_attention *at = job->at;
     const int64_t m = at->phases, f = at->value_width, wide = job->layout.mean_width;
@@ -519,16 +549,16 @@ static void NAMED(phase_tile)(const spo_phase_job *job, int64_t unit, int64_t ti
     for (int64_t v = 0; v < rows.vectors; ++v) {
         NAMED(query_of)(m, &by, (REAL)LOG2_E, NAMED(query_state)(job, unit, step) + (block + v) * 2 * m,
                         (REALS *)(q + v * 2 * m * LANES));
-        top[v] = (REALS){0};
+        top[v] = by.bounded ? (REAL)LOG2_E * by.bound : (REALS){0};
         sum[v] = (REALS){0};
     }
     memset(sums, 0, (size_t)(rows.vectors * kv.value_width) * sizeof(REALS));
-    NAMED(attend_tile)(&kv, &rows, q, room, top, sum, (REAL *)sums);
+    NAMED(attend_tile)(&kv, &rows, by.bounded, q, room, top, sum, (REAL *)sums);
     for (int64_t v = 0; v < rows.vectors; ++v)
         if (read)
-            NAMED(read_out)(job, unit, block + v, step, top[v], sum[v]);
+            NAMED(read_out)(job, unit, block + v, step, top[v], sum[v], sums + v * kv.value_width);
         else {
-            NAMED(advance)(job, &by, unit, block + v, step, top[v], sum[v], row);
+            NAMED(advance)(job, &by, unit, block + v, step, top[v], sum[v], sums + v * kv.value_width, row);
             NAMED(lay_rows)(job, unit, block + v, !side, row);
         }
 }
@@ -558,6 +588,7 @@ static void NAMED(reverse_phase_span)(const spo_phase_job *job, int64_t unit, in
     REALS *const to_query = job->fixed_queries ? query_g : g;
     const NAMED(constants) by = NAMED(constants_of)(job, unit, constants);
     REALS minus_top[TILE_VECTORS], minus_d[TILE_VECTORS], kappa = {0};
+    const REALS *const mean = read ? NAMED(out_at)(job, unit) : NAMED(mean_at)(job, unit, step);
     const NAMED(reverse) to = {q,
                                grad,
                                q_rows,
@@ -586,9 +617,10 @@ static void NAMED(reverse_phase_span)(const spo_phase_job *job, int64_t unit, in
             NAMED(unpack)(panel, q_offset, count, 2 * m, q_rows + v * LANES * pe);
             for (int64_t k = 0; k < 2 * m; ++k)
                 OP(store)(panel + k * LANES, (REAL)LOG2_E * OP(load)(panel + k * LANES));
-            minus_top[v] = -NAMED(norm_at)(job, unit, step)[block * 2];
-            minus_d[v] = NAMED(grad_of)(job, &by, unit, block, step, read, g + block * m, dv + block * f,
-                                        &kappa, (REALS *)gradient);
+            const REALS *const norm = NAMED(norm_at)(job, unit, step) + block * 2;
+            minus_top[v] = -norm[0];
+            minus_d[v] = NAMED(grad_of)(job, &by, unit, block, step, read, norm[1], mean + block * wide,
+                                        g + block * m, dv + block * f, &kappa, (REALS *)gradient);
             NAMED(unpack)(gradient, grad_offset, count, wide, grad_rows + v * LANES * pf);
             for (int64_t r = count; r < LANES; ++r) {
                 memset(q_rows + (v * LANES + r) * pe, 0, (size_t)pe * sizeof(REAL));
@@ -597,11 +629,8 @@ static void NAMED(reverse_phase_span)(const spo_phase_job *job, int64_t unit, in
         }
         memset(dq, 0, (size_t)(TILE_QUERIES * 2 * m) * sizeof(REAL));
         NAMED(reverse_tile)(&kv, &rows, &to);
-        for (int64_t v = 0; v < rows.vectors; ++v) {
-            const int64_t block = i / LANES + v;
-            NAMED(reverse_query)(m, &by, NAMED(query_state)(job, unit, step) + block * 2 * m,
-                                 (REALS *)(dq + v * 2 * m * LANES), to_query + block * m, weight);
-        }
+        NAMED(reverse_query)(m, &by, rows.vectors, NAMED(query_state)(job, unit, step) + i / LANES * 2 * m,
+                             (REALS *)dq, to_query + i / LANES * m, weight);
     }
     for (int64_t k = 0; k < m; ++k) part[m + k] += NAMED(total)(weight[k], LANES);
     part[2 * m] += NAMED(total)(kappa, LANES);
@@ -633,8 +662,8 @@ static void NAMED(collect_phase_span)(const spo_phase_job *job, int64_t unit, in
                 OP(store)(sum + x, OP(load)(sum + x) + OP(load)(other + x));
         }
         NAMED(pack)(sum, offset, LANES, 2 * m + f, (REAL *)rows);
-        NAMED(reverse_features)(m, &by, NAMED(state_at)(job, unit, step) + block * 2 * m, rows, g + block * m,
-                                lag);
+        NAMED(reverse_features)(m, &by, 1, NAMED(state_at)(job, unit, step) + block * 2 * m, rows, 0,
+                                g + block * m, lag);
         for (int64_t c = 0; c < f; ++c) dv[block * f + c] += rows[2 * m + c];
     }
     for (int64_t k = 0; k < m; ++k) part[k] += NAMED(total)(lag[k], LANES);

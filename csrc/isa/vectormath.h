@@ -8,6 +8,13 @@
  *   exp       everywhere                1.3        1.5     (results below 2^-1022 included)
  *   sin, cos  on |x| <= 2^19            0.8        1.2
  *
+ * For the attention, in float and double, seen over 10^7 points:
+ *
+ *   weight, weight2                     1.3        1.5
+ *   log                                 2.0        2.0
+ *   sincos_near                         1.3        1.3
+ *   f_sincos on |x| <= 512              1e-7 absolutely
+ *
  * Farther lanes go one by one to the C library. exp(0) = exp2(0) = cos 0 = 1 and sin 0 = 0 exactly.
  * tests/csrc/test_vectormath.py holds these bounds against mpmath. The reductions need rounding to nearest,
  * the mode of every process that did not change it. */
@@ -125,13 +132,20 @@ INLINE void v_sincos_near(vd x, vd *sine, vd *cosine) {
     *cosine = w + v_fma(c * z, z, (1.0 - w) - half);
 }
 
+/* Bits of p 2^k, k the low bits of a number to which ROUNDER was added; any bits where that leaves the range.
+ */
+INLINE vi v_raise(vd p, vd shifted) {
+    typedef uint64_t vu __attribute__((vector_size(8 * SPO_LANES)));
+    return (vi)((vu)p + ((vu)shifted << 52));
+}
+
 /* e^x as the weights of a softmax need it, x <= 709 (88 in float): what lies below the smallest normal number
- * is 0, NaN stays NaN. 1.3 and 1.2 units in the last place. */
+ * is 0, NaN stays NaN. */
 INLINE vd v_weight(vd x) {
     const vd shifted = v_fma(x, v_set(LOG2_E), v_set(ROUNDER));
     const vd k = shifted - ROUNDER;
     const vd r = v_fma(k, v_set(-LN2_LOW), v_fma(k, v_set(-LN2_HIGH), x));
-    const vi power = v_bits(v_one_plus(r, SPO_EXP)) + (v_bits(shifted) << 52);
+    const vi power = v_raise(v_one_plus(r, SPO_EXP), shifted);
     return (vd)(power & ~(vi)(x < -708.0));
 }
 
@@ -142,7 +156,7 @@ INLINE vd v_weight2(vd x) {
 #if SPO_LANES == 8
     return (vd)_mm512_scalef_pd((__m512d)p, (__m512d)k);
 #else
-    return (vd)((v_bits(p) + (v_bits(shifted) << 52)) & ~(vi)(x < -1021.0));
+    return (vd)(v_raise(p, shifted) & ~(vi)(x < -1021.0));
 #endif
 }
 
@@ -166,6 +180,11 @@ INLINE vd v_log(vd x) {
 #define F_PIO2_3 0x1.4442d2p-24f
 #define F_SINCOS_LIMIT 512.0f
 
+INLINE vfi f_raise(vf p, vf shifted) {
+    typedef uint32_t vu __attribute__((vector_size(8 * SPO_LANES)));
+    return (vfi)((vu)p + ((vu)shifted << 23));
+}
+
 INLINE vf f_weight(vf x) {
     const vf shifted = f_fma(x, f_set((float)LOG2_E), f_set(F_ROUNDER));
     const vf k = shifted - F_ROUNDER;
@@ -173,7 +192,7 @@ INLINE vf f_weight(vf x) {
     vf p = f_set((float)SPO_EXP_SINGLE[5]);
     for (int j = 4; j >= 0; --j) p = f_fma(p, r, f_set((float)SPO_EXP_SINGLE[j]));
     p = f_fma(p, r, f_set(1.0f));
-    return (vf)(((vfi)p + ((vfi)shifted << 23)) & ~(vfi)(x < -87.0f));
+    return (vf)(f_raise(p, shifted) & ~(vfi)(x < -87.0f));
 }
 
 INLINE vf f_weight2(vf x) {
@@ -184,7 +203,7 @@ INLINE vf f_weight2(vf x) {
 #if SPO_LANES == 8
     return (vf)_mm512_scalef_ps((__m512)p, (__m512)k);
 #else
-    return (vf)(((vfi)p + ((vfi)shifted << 23)) & ~(vfi)(x < -125.0f));
+    return (vf)(f_raise(p, shifted) & ~(vfi)(x < -125.0f));
 #endif
 }
 

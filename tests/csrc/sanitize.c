@@ -338,6 +338,97 @@ static void fuzz_vector_functions(int64_t n) {
     free(z), free(y), free(x);
 }
 
+/* n random numbers of the size of float (single) or double, exactly. */
+static void *random_numbers(int single, int64_t n) {
+    const size_t size = single ? sizeof(float) : sizeof(double);
+    void *x = malloc(n > 0 ? (size_t)n * size : 1);
+    for (int64_t i = 0; i < n; ++i)
+        if (single)
+            ((float *)x)[i] = (float)uniform(-1.5, 1.5);
+        else
+            ((double *)x)[i] = uniform(-1.5, 1.5);
+    return x;
+}
+
+static int all_finite(int single, int64_t n, const void *x) {
+    for (int64_t i = 0; i < n; ++i)
+        if (!isfinite(single ? (double)((const float *)x)[i] : ((const double *)x)[i])) return 0;
+    return 1;
+}
+
+static void fuzz_attention(int64_t n) {
+    const int single = uniform(0, 1) < 0.5;
+    spo_attention at = {.single = single,
+                        .causal = uniform(0, 1) < 0.5,
+                        .groups = (int64_t)uniform(1, 6),
+                        .heads = (int64_t)uniform(1, 4),
+                        .queries = n,
+                        .keys = uniform(0, 1) < 0.3 ? n : (int64_t)uniform(0, 130),
+                        .width = (int64_t)uniform(1, 35),
+                        .value_width = (int64_t)uniform(1, 20),
+                        .scale = 0.5};
+    const int64_t rows = at.groups * at.heads * n, keys = at.groups * at.heads * at.keys;
+    const int64_t sizes[5] = {rows * at.width, keys * at.width, keys * at.value_width, at.heads,
+                              at.heads * at.value_width};
+    void *given[5], *found[5], *out = random_numbers(single, rows * at.value_width);
+    void *lse = random_numbers(single, rows), *grad = random_numbers(single, rows * at.value_width);
+    uint8_t *mask = malloc((size_t)(at.groups * at.keys + 1));
+    for (int k = 0; k < 5; ++k) {
+        given[k] = random_numbers(single, sizes[k]);
+        found[k] = random_numbers(single, sizes[k]);
+    }
+    for (int64_t j = 0; j < at.groups * at.keys; ++j) mask[j] = uniform(0, 1) < 0.7;
+    at.q = given[0], at.k = given[1], at.v = given[2];
+    if (uniform(0, 1) < 0.4) at.key_mask = mask;
+    if (uniform(0, 1) < 0.5) at.sink = given[3], at.sink_value = given[4];
+    const spo_attention_gradients to = {found[0], found[1], found[2], found[3], found[4]};
+    check(spo_core_attend(&at, out, lse, 2) == SPO_OK, "attend", n);
+    check(all_finite(single, rows * at.value_width, out), "attend's values", n);
+    check(spo_core_attend_vjp(&at, out, lse, grad, &to, 2) == SPO_OK, "attend_vjp", n);
+    for (int k = 0; k < 5; ++k) check(all_finite(single, sizes[k], found[k]), "attend_vjp's values", n);
+    for (int k = 0; k < 5; ++k) free(given[k]), free(found[k]);
+    free(out), free(lse), free(grad), free(mask);
+}
+
+static void fuzz_phases(int64_t n) {
+    const int single = uniform(0, 1) < 0.5, queries = uniform(0, 1) < 0.3;
+    spo_phase_attention at = {.single = single,
+                              .static_query = uniform(0, 1) < 0.3,
+                              .batch = (int64_t)uniform(1, 5),
+                              .tokens = uniform(0, 1) < 0.2 ? 2 * n : n,
+                              .heads = (int64_t)uniform(1, 4),
+                              .phases = (int64_t)uniform(1, 18),
+                              .value_width = (int64_t)uniform(1, 20),
+                              .steps = (int64_t)uniform(0, 6),
+                              .dt = uniform(0.1, 2),
+                              .value_consensus = uniform(0, 1) < 0.3 ? 0.4 : 0};
+    const int32_t keep = uniform(0, 1) < 0.5 ? SPO_KEEP_ALL : SPO_KEEP_SQRT;
+    const int64_t rows = at.batch * at.tokens * at.heads, pair = rows * at.phases;
+    const int64_t sizes[8] = {
+        pair, pair, pair, pair, rows * at.value_width, at.heads * at.phases, at.heads * at.phases, at.heads};
+    void *given[8], *found[8], *out = random_numbers(single, sizes[4]),
+                               *grad = random_numbers(single, sizes[4]);
+    double *ramp = random_array(at.phases, 0, 1);
+    for (int k = 0; k < 8; ++k) {
+        given[k] = random_numbers(single, sizes[k]);
+        found[k] = random_numbers(single, sizes[k]);
+    }
+    at.c = given[0], at.s = given[1], at.v = given[4];
+    if (queries) at.query_c = given[2], at.query_s = given[3];
+    at.weight = given[5], at.alpha = given[6], at.kappa = given[7], at.ramp = ramp;
+    const spo_phase_gradients to = {found[0], found[1], found[2], found[3],
+                                    found[4], found[5], found[6], found[7]};
+    int64_t layout = 0;
+    const int64_t size = spo_core_phase_state(&at, keep, &layout);
+    void *state = aligned_alloc(64, (size_t)(size / 64 + 1) * 64);
+    check(spo_core_phase_attend(&at, keep, state, out, 2) == SPO_OK, "phase_attend", n);
+    check(all_finite(single, sizes[4], out), "phase_attend's values", n);
+    check(spo_core_phase_attend_vjp(&at, keep, state, grad, &to, 2) == SPO_OK, "phase_attend_vjp", n);
+    for (int k = 0; k < 8; ++k) check(all_finite(single, sizes[k], found[k]), "phase_attend_vjp's values", n);
+    for (int k = 0; k < 8; ++k) free(given[k]), free(found[k]);
+    free(out), free(grad), free(ramp), free(state);
+}
+
 /* A dump holds, case after case: n, heads, d_model, block as int64; lambda, temperature, w_q, w_k, w_v, w_o,
  * knm, theta, expected. */
 static double *take(FILE *file, int64_t n) {
@@ -383,6 +474,9 @@ int main(int count, char **arguments) {
                 fuzz_sparse(n);
                 fuzz_members(n);
                 fuzz_vector_functions(n);
+                if (n % 3) continue;
+                fuzz_attention(n);
+                fuzz_phases(n);
             }
     }
     for (int32_t status = -1; status <= 8; ++status)
