@@ -135,5 +135,5 @@ def test_arrays_that_kernels_cannot_read_are_refused(rng):
         lambda: core.unnormalise(x, x, small, small, small, small, workers=0),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match="expected|argument"):
+        with pytest.raises(ValueError, match=r"expected|argument"):
             call()
