@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "isa/kernels.h"
+#include "lines.h"
 #include "pool.h"
 
 /* Products of sizes stay far below 2^63. */
@@ -27,23 +28,6 @@ static const spo_attention_kernels *kernels_for(int32_t single) {
 }
 
 static int64_t bytes_of(int32_t single) { return single ? (int64_t)sizeof(float) : (int64_t)sizeof(double); }
-
-/* Memory that begins a cache line, as vectors of every instruction set like it; what malloc gave stands
- * before it. */
-static void *lines(int64_t bytes) {
-    char *const given = malloc((size_t)bytes + 64 + sizeof(void *));
-    if (!given) return NULL;
-    char *const line = (char *)(((uintptr_t)given + 63 + sizeof(void *)) & ~(uintptr_t)63);
-    memcpy(line - sizeof(void *), &given, sizeof(void *));
-    return line;
-}
-
-static void free_lines(void *line) {
-    void *given;
-    if (!line) return;
-    memcpy(&given, (char *)line - sizeof(void *), sizeof(void *));
-    free(given);
-}
 
 /* Is a crowd of LANES problems faster than as many, one by one? */
 static int crowd_pays(const spo_attention_kernels *kernels, int64_t problems, int64_t queries, int64_t keys) {

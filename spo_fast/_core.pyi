@@ -117,3 +117,69 @@ def phase_attend(
     workers: int,
 ) -> tuple[np.ndarray, PhaseState | None]: ...
 def phase_attend_vjp(state: PhaseState, grad_out: np.ndarray, *, workers: int) -> dict[str, np.ndarray]: ...
+def gate(x: np.ndarray, g: np.ndarray, *, workers: int) -> np.ndarray: ...
+def gate_vjp(
+    x: np.ndarray, g: np.ndarray, grad: np.ndarray, *, workers: int
+) -> tuple[np.ndarray, np.ndarray]: ...
+def leaky_scan(x: np.ndarray, decay: float, out: np.ndarray, *, workers: int) -> None: ...
+def leaky_scan_vjp(
+    x: np.ndarray, decay: float, c: np.ndarray | None, grad: np.ndarray, *, workers: int
+) -> tuple[np.ndarray, float]: ...
+def resonance(
+    u: np.ndarray,
+    k: np.ndarray,
+    *,
+    chunk: int,
+    scale: float,
+    basis: np.ndarray | None,
+    last_basis: np.ndarray | None,
+    per_token: bool,
+    workers: int,
+) -> np.ndarray: ...
+def resonance_vjp(
+    u: np.ndarray,
+    k: np.ndarray,
+    c: np.ndarray,
+    grad: np.ndarray,
+    *,
+    chunk: int,
+    scale: float,
+    basis: np.ndarray | None,
+    last_basis: np.ndarray | None,
+    per_token: bool,
+    workers: int,
+) -> tuple[np.ndarray, np.ndarray]: ...
+def token_moments(x: np.ndarray, *, workers: int) -> tuple[np.ndarray, np.ndarray]: ...
+def turn(
+    x: np.ndarray,
+    shift: np.ndarray,
+    factor: np.ndarray,
+    twist: np.ndarray | None,
+    cosine: np.ndarray,
+    sine: np.ndarray,
+    *,
+    twist_first: bool,
+    workers: int,
+) -> np.ndarray: ...
+def turn_vjp(
+    x: np.ndarray,
+    shift: np.ndarray,
+    factor: np.ndarray,
+    twist: np.ndarray | None,
+    cosine: np.ndarray,
+    sine: np.ndarray,
+    grad: np.ndarray,
+    *,
+    twist_first: bool,
+    workers: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]: ...
+def unnormalise(
+    g: np.ndarray,
+    x: np.ndarray,
+    factor: np.ndarray,
+    alpha: np.ndarray,
+    beta: np.ndarray,
+    mean: np.ndarray,
+    *,
+    workers: int,
+) -> None: ...

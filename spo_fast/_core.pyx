@@ -85,6 +85,7 @@ cdef extern from "spo_fast_core.h" nogil:
     double spo_core_measure_multiply_add()
     enum: SPO_OK
     enum: SPO_OUT_OF_MEMORY
+    enum: SPO_INVALID_ARGUMENT
     enum: SPO_ALL_EDGES
     enum: SPO_SYMMETRIC_PATTERN
     enum: SPO_EULER
@@ -1188,3 +1189,251 @@ def phase_attend_vjp(state, grad_out, *, int32_t workers):
         status = spo_core_phase_attend_vjp(&at, kept, room, gradient, &to, workers)
     raise_for(status)
     return found
+
+
+# ---- parts of context-pulse attention ----
+
+cdef extern from "spo_fast_core.h" nogil:
+    ctypedef struct spo_resonance:
+        int32_t single
+        int32_t per_token
+        int64_t batch
+        int64_t tokens
+        int64_t heads
+        int64_t width
+        int64_t chunk
+        int64_t moments
+        double scale
+        const void *u
+        const void *k
+        const void *basis
+        const void *last_basis
+
+    ctypedef struct spo_turn:
+        int32_t single
+        int32_t twist_first
+        int64_t batch
+        int64_t tokens
+        int64_t heads
+        int64_t width
+        const void *x
+        const void *twist
+        const void *cosine
+        const void *sine
+        const double *shift
+        const double *factor
+
+    int32_t spo_core_gate(int32_t, int64_t, const void *, const void *, void *, int32_t)
+    int32_t spo_core_gate_vjp(int32_t, int64_t, const void *, const void *, const void *, void *, void *,
+                              int32_t)
+    int32_t spo_core_leaky_scan(int32_t, int64_t, int64_t, int64_t, double, const void *, void *, int32_t)
+    int32_t spo_core_leaky_scan_vjp(int32_t, int64_t, int64_t, int64_t, double, const void *, const void *,
+                                    const void *, void *, double *, int32_t)
+    int32_t spo_core_resonance(const spo_resonance *, void *, int32_t)
+    int32_t spo_core_resonance_vjp(const spo_resonance *, const void *, const void *, void *, void *, int32_t)
+    int32_t spo_core_token_moments(int32_t, int64_t, int64_t, const void *, double *, double *, int32_t)
+    int32_t spo_core_turn(const spo_turn *, void *, int32_t)
+    int32_t spo_core_turn_vjp(const spo_turn *, const void *, void *, double *, double *, double *, int32_t)
+    int32_t spo_core_unnormalise(int32_t, int64_t, int64_t, void *, const void *, const double *,
+                                 const double *, const double *, const double *, int32_t)
+
+FLOAT64 = np.dtype(float)
+
+
+cdef int32_t is_single(object dtype) except -1:
+    if dtype != np.float64 and dtype != np.float32:
+        raise ValueError(f"expected float32 or float64 arrays, got {dtype}")
+    return dtype == np.float32
+
+
+def gate(x, g, *, int32_t workers):
+    """sigmoid(g) x."""
+    cdef int32_t status, single = is_single(x.dtype)
+    cdef int64_t count = x.size
+    out = np.empty_like(x)
+    cdef const void *from_x = pointer(operand(x, x.shape, x.dtype))
+    cdef const void *from_g = pointer(operand(g, x.shape, x.dtype))
+    cdef void *to = pointer(out)
+    with nogil:
+        status = spo_core_gate(single, count, from_x, from_g, to, workers)
+    raise_for(status)
+    return out
+
+
+def gate_vjp(x, g, grad, *, int32_t workers):
+    """Gradients of gate at x and g."""
+    cdef int32_t status, single = is_single(x.dtype)
+    cdef int64_t count = x.size
+    dx, dg = np.empty_like(x), np.empty_like(x)
+    cdef const void *from_x = pointer(operand(x, x.shape, x.dtype))
+    cdef const void *from_g = pointer(operand(g, x.shape, x.dtype))
+    cdef const void *gradient = pointer(operand(grad, x.shape, x.dtype))
+    cdef void *to_x = pointer(dx)
+    cdef void *to_g = pointer(dg)
+    with nogil:
+        status = spo_core_gate_vjp(single, count, from_x, from_g, gradient, to_x, to_g, workers)
+    raise_for(status)
+    return dx, dg
+
+
+def leaky_scan(x, double decay, out, *, int32_t workers):
+    """c_t = decay c_{t-1} + (1 - decay) x_t along the second axis of x (B, N, C), into out."""
+    cdef int32_t status, single = is_single(x.dtype)
+    cdef int64_t batch, tokens, channels
+    batch, tokens, channels = x.shape
+    if not out.flags.writeable:
+        raise ValueError("expected a writable array to write to")
+    cdef const void *source = pointer(operand(x, x.shape, x.dtype))
+    cdef void *to = pointer(operand(out, x.shape, x.dtype))
+    with nogil:
+        status = spo_core_leaky_scan(single, batch, tokens, channels, decay, source, to, workers)
+    raise_for(status)
+
+
+def leaky_scan_vjp(x, double decay, c, grad, *, int32_t workers):
+    """Gradients of leaky_scan at x and, unless c is None, at the decay."""
+    cdef int32_t status, single = is_single(x.dtype)
+    cdef int64_t batch, tokens, channels
+    cdef double ddecay = 0.0
+    batch, tokens, channels = x.shape
+    dx = np.empty_like(x)
+    cdef const void *source = pointer(operand(x, x.shape, x.dtype))
+    cdef const void *states = NULL if c is None else pointer(operand(c, x.shape, x.dtype))
+    cdef const void *gradient = pointer(operand(grad, x.shape, x.dtype))
+    cdef void *to = pointer(dx)
+    with nogil:
+        status = spo_core_leaky_scan_vjp(single, batch, tokens, channels, decay, source, states, gradient, to,
+                                         &ddecay, workers)
+    raise_for(status)
+    return dx, ddecay
+
+
+cdef int resonance_of(spo_resonance *at, u, k, chunk, scale, basis, last_basis, per_token) except -1:
+    """Fills the C description."""
+    cdef int64_t tail
+    dtype = u.dtype
+    at.single = is_single(dtype)
+    at.batch, at.tokens, at.heads, at.width = u.shape
+    at.chunk, at.scale, at.per_token = chunk, scale, bool(per_token)
+    if at.chunk < 1 or at.tokens < 1:
+        raise ValueError(status_text(SPO_INVALID_ARGUMENT))
+    at.u = pointer(operand(u, u.shape, dtype))
+    at.k = pointer(operand(k, u.shape, dtype))
+    at.moments = 0
+    at.basis = at.last_basis = NULL
+    if basis is None:
+        at.per_token = 1
+    else:
+        at.moments = basis.shape[1]
+        tail = (at.tokens - 1) % at.chunk + 1
+        at.basis = pointer(operand(basis, (at.chunk, at.moments), dtype))
+        at.last_basis = pointer(operand(last_basis, (tail, at.moments), dtype))
+    return 0
+
+
+def resonance(u, k, *, chunk, scale, basis, last_basis, per_token, int32_t workers):
+    """Running sums of u in chunks, with what was remembered of past chunks that resemble the keys."""
+    cdef spo_resonance at
+    cdef int32_t status
+    resonance_of(&at, u, k, chunk, scale, basis, last_basis, per_token)
+    c = np.empty_like(u)
+    cdef void *to = pointer(c)
+    with nogil:
+        status = spo_core_resonance(&at, to, workers)
+    raise_for(status)
+    return c
+
+
+def resonance_vjp(u, k, c, grad, *, chunk, scale, basis, last_basis, per_token, int32_t workers):
+    """Gradients of resonance at u and k."""
+    cdef spo_resonance at
+    cdef int32_t status
+    resonance_of(&at, u, k, chunk, scale, basis, last_basis, per_token)
+    du, dk = np.empty_like(u), np.empty_like(u)
+    cdef const void *states = pointer(operand(c, u.shape, u.dtype))
+    cdef const void *gradient = pointer(operand(grad, u.shape, u.dtype))
+    cdef void *to_u = pointer(du)
+    cdef void *to_k = pointer(dk)
+    with nogil:
+        status = spo_core_resonance_vjp(&at, states, gradient, to_u, to_k, workers)
+    raise_for(status)
+    return du, dk
+
+
+def token_moments(x, *, int32_t workers):
+    """Mean of each token's numbers in a head and the sum of their squared distances from it."""
+    cdef int32_t status, single = is_single(x.dtype)
+    cdef int64_t width = x.shape[3], rows = x.size // width
+    mean, squares = np.empty(x.shape[:3]), np.empty(x.shape[:3])
+    cdef const void *source = pointer(operand(x, x.shape, x.dtype))
+    cdef double *to_mean = pointer(mean)
+    cdef double *to_squares = pointer(squares)
+    with nogil:
+        status = spo_core_token_moments(single, rows, width, source, to_mean, to_squares, workers)
+    raise_for(status)
+    return mean, squares
+
+
+cdef int turn_of(spo_turn *at, x, shift, factor, twist, cosine, sine, twist_first) except -1:
+    """Fills the C description."""
+    dtype = x.dtype
+    at.single = is_single(dtype)
+    at.twist_first = bool(twist_first)
+    at.batch, at.tokens, at.heads, at.width = x.shape
+    small, table = x.shape[:3], (x.shape[1], x.shape[3] // 2)
+    at.x = pointer(operand(x, x.shape, dtype))
+    at.shift = pointer(operand(shift, small, FLOAT64))
+    at.factor = pointer(operand(factor, small, FLOAT64))
+    at.cosine = pointer(operand(cosine, table, dtype))
+    at.sine = pointer(operand(sine, table, dtype))
+    at.twist = NULL
+    if twist is not None:
+        at.twist = pointer(operand(twist, (at.heads, at.width, at.width), dtype))
+    return 0
+
+
+def turn(x, shift, factor, twist, cosine, sine, *, twist_first, int32_t workers):
+    """Normalised, twisted and rotated tokens, heads first."""
+    cdef spo_turn at
+    cdef int32_t status
+    turn_of(&at, x, shift, factor, twist, cosine, sine, twist_first)
+    y = np.empty((at.batch, at.heads, at.tokens, at.width), x.dtype)
+    cdef void *to = pointer(y)
+    with nogil:
+        status = spo_core_turn(&at, to, workers)
+    raise_for(status)
+    return y
+
+
+def turn_vjp(x, shift, factor, twist, cosine, sine, grad, *, twist_first, int32_t workers):
+    """Gradient of turn at the normalised tokens, its sums, and that at the twist or None."""
+    cdef spo_turn at
+    cdef int32_t status
+    turn_of(&at, x, shift, factor, twist, cosine, sine, twist_first)
+    cdef const void *gradient = pointer(operand(grad, (at.batch, at.heads, at.tokens, at.width), x.dtype))
+    g, slopes, products = np.empty_like(x), np.empty(x.shape[:3]), np.empty(x.shape[:3])
+    dtwist = None if twist is None else np.empty((at.heads, at.width, at.width))
+    cdef void *to = pointer(g)
+    cdef double *to_slopes = pointer(slopes)
+    cdef double *to_products = pointer(products)
+    cdef double *to_twist = pointer(dtwist)
+    with nogil:
+        status = spo_core_turn_vjp(&at, gradient, to, to_slopes, to_products, to_twist, workers)
+    raise_for(status)
+    return g, slopes, products, dtwist
+
+
+def unnormalise(g, x, factor, alpha, beta, mean, *, int32_t workers):
+    """g (B, N, H, d) becomes factor (g + alpha + beta (x - mean))."""
+    cdef int32_t status, single = is_single(x.dtype)
+    cdef int64_t width = x.shape[3], rows = x.size // width
+    small = x.shape[:3]
+    cdef void *to = pointer(operand(g, x.shape, x.dtype))
+    cdef const void *source = pointer(operand(x, x.shape, x.dtype))
+    cdef const double *by = pointer(operand(factor, small, FLOAT64))
+    cdef const double *plus = pointer(operand(alpha, small, FLOAT64))
+    cdef const double *slope = pointer(operand(beta, small, FLOAT64))
+    cdef const double *middle = pointer(operand(mean, small, FLOAT64))
+    with nogil:
+        status = spo_core_unnormalise(single, rows, width, to, source, by, plus, slope, middle, workers)
+    raise_for(status)

@@ -3,7 +3,9 @@
 `causal_attention` is exact softmax attention whose memory is linear in the number of tokens. On it stands
 `phase_attention`, in which queries and keys are phases: two tokens match when their phases agree, and
 Kuramoto-Sakaguchi dynamics with the attention as coupling pulls those that match together before the result
-is read. `oscillator_attention` is the layer around it. Each comes with its vector-Jacobian product.
+is read. `oscillator_attention` is the layer around it. `context_pulse_attention` is a family of layers whose
+queries are states of a recurrence, and `step` runs them token by token. Each attention comes with its
+vector-Jacobian product.
 """
 
 from __future__ import annotations
@@ -15,6 +17,14 @@ from typing import Any
 import numpy as np
 
 from spo_fast.backends import attention as backends
+from spo_fast.context_pulse import PulseState as PulseState
+from spo_fast.context_pulse import context_pulse_attention as context_pulse_attention
+from spo_fast.context_pulse import context_pulse_attention_vjp as context_pulse_attention_vjp
+from spo_fast.context_pulse import pulse_attention as pulse_attention
+from spo_fast.context_pulse import pulse_attention_vjp as pulse_attention_vjp
+from spo_fast.streaming import PulseStream as PulseStream
+from spo_fast.streaming import step as step
+from spo_fast.streaming import stream as stream
 from spo_fast.validation import (
     PhaseInput,
     attention_input,

@@ -1233,16 +1233,41 @@ def oscillator_parameters(
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*phases, "W_v", "W_o"), (width, width))
     shapes |= dict.fromkeys(("w", "alpha") if lag else ("w",), (heads, m))
     shapes |= dict.fromkeys(("beta", "kappa"), (heads,))
+    return named_arrays(params, shapes, dict.fromkeys(_OPTIONAL_BIASES, (width,)), dtype)
+
+
+def named_arrays(
+    params: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    optional: Mapping[str, tuple[int, ...]],
+    dtype: np.dtype,
+) -> dict[str, np.ndarray]:
+    """Check a dictionary of parameters, and return its arrays in the order of `shapes`, then `optional`.
+
+    Parameters
+    ----------
+    params : mapping of str to array_like
+        What came.
+    shapes, optional : mapping of str to tuple of int
+        Shapes of the entries that must and that may be there.
+    dtype : dtype
+        Precision that all must have.
+
+    Raises
+    ------
+    ValueError
+        If an entry is missing, unknown, of the wrong shape or precision, or not finite.
+    """
     if not isinstance(params, Mapping):
         raise ValueError(f"params must be a dictionary of arrays, got {describe(params)}")
     for name in params:
-        if name not in shapes and name not in _OPTIONAL_BIASES:
-            listed = ", ".join((*shapes, *_OPTIONAL_BIASES))
+        if name not in shapes and name not in optional:
+            listed = ", ".join((*shapes, *optional))
             raise ValueError(f"params must have no entry but {listed}, got {name!r}")
     for name in shapes:
         if name not in params:
             raise ValueError(
                 f"params must have an entry {name!r}, got {', '.join(map(str, params)) or 'none'}"
             )
-    shapes |= {name: (width,) for name in _OPTIONAL_BIASES if name in params}
-    return {name: like(params[name], f"params[{name!r}]", shape, dtype) for name, shape in shapes.items()}
+    wanted = dict(shapes) | {name: shape for name, shape in optional.items() if name in params}
+    return {name: like(params[name], f"params[{name!r}]", shape, dtype) for name, shape in wanted.items()}

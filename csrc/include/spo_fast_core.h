@@ -247,6 +247,63 @@ int32_t spo_core_select_instruction_set(const char *name);
 double spo_core_measure_read(int64_t n, const double *x, int64_t repeats);
 double spo_core_measure_multiply_add(void);
 
+/* Parts of context-pulse attention. void stands for float where `single` is set, else for double; everything
+ * is contiguous, and no result depends on the number of workers.
+ *
+ * out = sigmoid(g) x, of `count` numbers, and the gradients at both. */
+int32_t spo_core_gate(int32_t single, int64_t count, const void *x, const void *g, void *out,
+                      int32_t workers);
+int32_t spo_core_gate_vjp(int32_t single, int64_t count, const void *x, const void *g, const void *grad,
+                          void *dx, void *dg, int32_t workers);
+
+/* c_t = decay c_{t-1} + (1 - decay) x_t from 0; arrays (batch, tokens, channels). The gradient at the decay
+ * is only taken where c is not NULL, else ddecay becomes 0. */
+int32_t spo_core_leaky_scan(int32_t single, int64_t batch, int64_t tokens, int64_t channels, double decay,
+                            const void *x, void *c, int32_t workers);
+int32_t spo_core_leaky_scan_vjp(int32_t single, int64_t batch, int64_t tokens, int64_t channels, double decay,
+                                const void *x, const void *c, const void *grad, void *dx, double *ddecay,
+                                int32_t workers);
+
+/* Running sums of u in chunks with what was remembered of past chunks; u, k, c (batch, tokens, heads, width).
+ * moments = 0: a chunk is remembered by its last state, and each token recalls by its key. Otherwise by its
+ * moments, the products of basis (chunk, moments), of the last chunk last_basis, with its states, and
+ * recalled by those of the keys: of all the chunk at once or, per_token, of those up to each token. per_token
+ * is set where moments = 0. */
+typedef struct spo_resonance {
+    int32_t single, per_token;
+    int64_t batch, tokens, heads, width, chunk, moments;
+    double scale;
+    const void *u, *k, *basis, *last_basis;
+} spo_resonance;
+int32_t spo_core_resonance(const spo_resonance *resonance, void *c, int32_t workers);
+int32_t spo_core_resonance_vjp(const spo_resonance *resonance, const void *c, const void *grad, void *du,
+                               void *dk, int32_t workers);
+
+/* Mean of each row's numbers and the sum of their squared distances from it. */
+int32_t spo_core_token_moments(int32_t single, int64_t rows, int64_t width, const void *x, double *mean,
+                               double *squares, int32_t workers);
+
+/* y (batch, heads, tokens, width) of x (batch, tokens, heads, width), width even: (x - shift) factor, both
+ * (batch, tokens, heads), times the twist (heads, width, width), unless that is NULL, and the rotation of
+ * pairs by the angles whose cosine and sine (tokens, width / 2) are given, in some order. */
+typedef struct spo_turn {
+    int32_t single, twist_first;
+    int64_t batch, tokens, heads, width;
+    const void *x, *twist, *cosine, *sine;
+    const double *shift, *factor;
+} spo_turn;
+int32_t spo_core_turn(const spo_turn *turn, void *y, int32_t workers);
+
+/* g, the gradient at (x - shift) factor, its sums over each token alone and times that, (batch, tokens,
+ * heads), and the gradient at the twist, not touched where there is none. */
+int32_t spo_core_turn_vjp(const spo_turn *turn, const void *grad, void *g, double *slopes, double *products,
+                          double *dtwist, int32_t workers);
+
+/* grad becomes factor (grad + alpha + beta (x - mean)), one of each for a row. */
+int32_t spo_core_unnormalise(int32_t single, int64_t rows, int64_t width, void *grad, const void *x,
+                             const double *factor, const double *alpha, const double *beta,
+                             const double *mean, int32_t workers);
+
 #ifdef __cplusplus
 }
 #endif

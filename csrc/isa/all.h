@@ -25,6 +25,7 @@
 #define LARGEST_POWER 0x1p1022
 #include "attention.h"
 #include "phase.h"
+#include "pulse.h"
 #undef REAL
 #undef REALS
 #undef INT
@@ -48,6 +49,7 @@
 #define LARGEST_POWER 0x1p126f
 #include "attention.h"
 #include "phase.h"
+#include "pulse.h"
 
 static void exp_array(int64_t n, const double *x, double *y) {
     for (int64_t i = 0; i < n; i += SPO_LANES) {
@@ -113,7 +115,8 @@ static double multiply_add(int64_t n) {
     {                                                                                                        \
         NAME, exp_array, exp2_array, sincos_array, scan, find_absent, symmetrise, transpose, units,          \
             units_moments, harmonic_sums, scale, units_sparse, scale_sparse, run_members, pack, mirrored,    \
-            order, run, read_array, multiply_add, SPO_LANES, {                                               \
-            &attention_kernels_double, &attention_kernels_float                                              \
+            order, run, read_array, multiply_add, SPO_LANES,                                                 \
+            {&attention_kernels_double, &attention_kernels_float}, {                                         \
+            &pulse_kernels_double, &pulse_kernels_float                                                      \
         }                                                                                                    \
     }

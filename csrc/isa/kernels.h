@@ -132,6 +132,35 @@ typedef struct spo_attention_kernels {
     void (*phase_finish)(const spo_phase_job *job, int64_t unit, int64_t block, void *scratch);
 } spo_attention_kernels;
 
+/* One call of spo_core_turn, with its tables in lanes: (blocks, width / 2, lanes). */
+typedef struct spo_turn_job {
+    const spo_turn *at;
+    const void *cosine, *sine;
+} spo_turn_job;
+
+/* Kernels of the parts of context-pulse attention for one type of number (isa/pulse.h). */
+typedef struct spo_pulse_kernels {
+    int64_t lanes;
+    void (*gate)(int64_t count, const void *x, const void *g, void *out);
+    void (*gate_vjp)(int64_t count, const void *x, const void *g, const void *grad, void *dx, void *dg);
+    void (*scan)(int64_t tokens, int64_t step, int64_t count, double decay, const void *x, void *c,
+                 void *state, int past);
+    double (*scan_vjp)(int64_t tokens, int64_t step, int64_t count, double decay, const void *x,
+                       const void *c, const void *grad, void *dx, void *state);
+    void (*moments)(int64_t rows, int64_t width, const void *x, double *mean, double *squares, void *scratch);
+    void (*unnormalise)(int64_t rows, int64_t width, void *grad, const void *x, const double *factor,
+                        const double *alpha, const double *beta, const double *mean);
+    void (*lay_table)(int64_t tokens, int64_t half, const void *table, void *to);
+    int64_t (*turn_room)(const spo_turn *at, int reverse);
+    void (*turn)(const spo_turn_job *job, int64_t problem, void *y, void *scratch);
+    void (*turn_vjp)(const spo_turn_job *job, int64_t problem, const void *grad, void *g, double *slopes,
+                     double *products, double *dtwist, void *scratch);
+    int64_t (*resonance_room)(const spo_resonance *at, int reverse);
+    void (*resonance)(const spo_resonance *at, int64_t problem, void *c, void *scratch);
+    void (*resonance_vjp)(const spo_resonance *at, int64_t problem, const void *c, const void *grad, void *du,
+                          void *dk, void *scratch);
+} spo_pulse_kernels;
+
 typedef struct spo_kernels {
     const char *name;
     void (*exp)(int64_t n, const double *x, double *y);
@@ -168,6 +197,7 @@ typedef struct spo_kernels {
     double (*multiply_add)(int64_t n); /* ten times lanes multiply-adds, n times */
     int32_t lanes;
     const spo_attention_kernels *attention[2]; /* for double, for float */
+    const spo_pulse_kernels *pulse[2];
 } spo_kernels;
 
 extern const spo_kernels spo_kernels_baseline;

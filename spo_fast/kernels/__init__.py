@@ -13,6 +13,18 @@ from .daido import series_of
 from .kuramoto import euler_step, order_parameter, rhs, rhs_sparse, rk4_step, rk45_step
 from .modulation import factors, modulate
 from .moments import modulate_moments, moments_room_size
+from .pulse import (
+    gate,
+    gate_vjp,
+    leaky_scan,
+    leaky_scan_vjp,
+    resonance,
+    resonance_vjp,
+    token_moments,
+    turn,
+    turn_vjp,
+    unnormalise,
+)
 from .sparse import factors_sparse, modulate_sparse
 
 __all__ = [
@@ -21,6 +33,10 @@ __all__ = [
     "euler_step",
     "factors",
     "factors_sparse",
+    "gate",
+    "gate_vjp",
+    "leaky_scan",
+    "leaky_scan_vjp",
     "modulate",
     "modulate_moments",
     "modulate_sparse",
@@ -28,9 +44,15 @@ __all__ = [
     "order_parameter",
     "phase_attend",
     "phase_attend_vjp",
+    "resonance",
+    "resonance_vjp",
     "rhs",
     "rhs_sparse",
     "rk4_step",
     "rk45_step",
     "series_of",
+    "token_moments",
+    "turn",
+    "turn_vjp",
+    "unnormalise",
 ]

@@ -1,7 +1,8 @@
 """The attentions as PyTorch functions and modules.
 
-`causal_attention` and `phase_attention` are functions of tensors, `OscillatorAttention` and
-`CausalSelfAttention` the layers that hold the parameters. Needs the extra ``spo-fast[torch]``.
+`causal_attention`, `phase_attention` and `pulse_attention` are functions of tensors; `OscillatorAttention`,
+`CausalSelfAttention` and the five layers of context-pulse attention hold the parameters. Needs the extra
+``spo-fast[torch]``.
 """
 
 from __future__ import annotations
@@ -11,13 +12,27 @@ try:
 except ImportError as error:
     raise ImportError("spo_fast.torch needs PyTorch: pip install 'spo-fast[torch]'") from error
 
+from spo_fast.torch.context_pulse import (
+    AlpertContextPulse,
+    ChunkedContextPulse,
+    LeakyContextPulse,
+    ParsevalAttention,
+    StandardAttention,
+    pulse_attention,
+)
 from spo_fast.torch.functional import IMPLEMENTATIONS, causal_attention, phase_attention
 from spo_fast.torch.layers import CausalSelfAttention, OscillatorAttention
 
 __all__ = [
     "IMPLEMENTATIONS",
+    "AlpertContextPulse",
     "CausalSelfAttention",
+    "ChunkedContextPulse",
+    "LeakyContextPulse",
     "OscillatorAttention",
+    "ParsevalAttention",
+    "StandardAttention",
     "causal_attention",
     "phase_attention",
+    "pulse_attention",
 ]

@@ -444,6 +444,64 @@ static void fuzz_phases(int64_t n) {
     free(out), free(grad), free(ramp), free(state);
 }
 
+static void fuzz_pulses(int64_t n) {
+    const int single = uniform(0, 1) < 0.5, moments = (int)uniform(0, 4);
+    spo_resonance at = {.single = single,
+                        .per_token = !moments || uniform(0, 1) < 0.5,
+                        .batch = (int64_t)uniform(1, 4),
+                        .tokens = n,
+                        .heads = (int64_t)uniform(1, 4),
+                        .width = 2 * (int64_t)uniform(1, 12),
+                        .chunk = 1 + (int64_t)uniform(n / 8.0, n + 2.0),
+                        .moments = moments,
+                        .scale = 0.5};
+    const int64_t rows = at.batch * n * at.heads, count = rows * at.width, square = at.width * at.width;
+    void *x = random_numbers(single, count), *k = random_numbers(single, count);
+    void *c = random_numbers(single, count), *grad = random_numbers(single, count);
+    void *to = random_numbers(single, count), *other = random_numbers(single, count);
+    const int64_t last = n > 0 ? (n - 1) % at.chunk + 1 : 0, half = at.width / 2;
+    void *basis = random_numbers(single, at.chunk * moments), *end = random_numbers(single, last * moments);
+    double ddecay = 0;
+    check(spo_core_gate(single, count, x, k, c, 2) == SPO_OK, "gate", n);
+    check(spo_core_gate_vjp(single, count, x, k, grad, to, other, 2) == SPO_OK, "gate_vjp", n);
+    const int64_t columns = at.heads * at.width;
+    check(spo_core_leaky_scan(single, at.batch, n, columns, 0.9, x, c, 2) == SPO_OK, "leaky_scan", n);
+    check(spo_core_leaky_scan_vjp(single, at.batch, n, columns, 0.9, x, c, grad, to, &ddecay, 2) == SPO_OK,
+          "leaky_scan_vjp", n);
+    check(isfinite(ddecay) && all_finite(single, count, to), "leaky_scan_vjp's values", n);
+    at.u = x, at.k = k;
+    if (moments) at.basis = basis, at.last_basis = end;
+    check(spo_core_resonance(&at, c, 2) == SPO_OK, "resonance", n);
+    if (all_finite(single, count, c)) /* states may double from chunk to chunk */
+        check(spo_core_resonance_vjp(&at, c, grad, to, other, 2) == SPO_OK, "resonance_vjp", n);
+    double *mean = room(rows), *squares = room(rows), *factor = random_array(rows, 0.5, 2);
+    double *dtwist = room(at.heads * square);
+    check(spo_core_token_moments(single, rows, at.width, x, mean, squares, 2) == SPO_OK, "moments", n);
+    void *twist = random_numbers(single, at.heads * square);
+    void *cosine = random_numbers(single, n * half), *sine = random_numbers(single, n * half);
+    const spo_turn turn = {.single = single,
+                           .twist_first = uniform(0, 1) < 0.5,
+                           .batch = at.batch,
+                           .tokens = n,
+                           .heads = at.heads,
+                           .width = at.width,
+                           .x = x,
+                           .twist = uniform(0, 1) < 0.7 ? twist : NULL,
+                           .cosine = cosine,
+                           .sine = sine,
+                           .shift = mean,
+                           .factor = factor};
+    check(spo_core_turn(&turn, to, 2) == SPO_OK && all_finite(single, count, to), "turn", n);
+    double *slopes = room(rows), *products = room(rows);
+    check(spo_core_turn_vjp(&turn, grad, to, slopes, products, dtwist, 2) == SPO_OK, "turn_vjp", n);
+    check(all_finite(single, count, to), "turn_vjp's values", n);
+    check(spo_core_unnormalise(single, rows, at.width, to, x, factor, slopes, products, mean, 2) == SPO_OK,
+          "unnormalise", n);
+    free(x), free(k), free(c), free(grad), free(to), free(other), free(basis), free(end), free(mean);
+    free(squares), free(factor), free(dtwist), free(twist), free(cosine), free(sine), free(slopes);
+    free(products);
+}
+
 /* A dump holds, case after case: n, heads, d_model, block as int64; lambda, temperature, w_q, w_k, w_v, w_o,
  * knm, theta, expected. */
 static double *take(FILE *file, int64_t n) {
@@ -494,6 +552,7 @@ int main(int count, char **arguments) {
                 if (n % 3) continue;
                 fuzz_attention(n);
                 fuzz_phases(n);
+                fuzz_pulses(n);
             }
         spo_core_split(SPO_SPLIT_WORTHWHILE);
     }
