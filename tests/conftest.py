@@ -7,6 +7,7 @@ SPO_FAST_REQUIRE_BACKENDS (names separated by commas) lists it: then its absence
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,6 +15,15 @@ from hypothesis import HealthCheck, settings
 
 SPARSE_BACKENDS = ("numpy", "numba", "cython")
 BACKENDS = (*SPARSE_BACKENDS, "rust", "go", "julia", "mojo")
+
+NEED_TORCH = ["experiments", "torch"]
+collect_ignore = NEED_TORCH if find_spec("torch") is None else []
+
+
+def pytest_report_header():
+    """Say what is left out, and why."""
+    return [f"tests/{name} left out: pip install 'spo-fast[torch]'" for name in collect_ignore]
+
 
 settings.register_profile(
     "spo_fast",

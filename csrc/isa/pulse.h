@@ -9,7 +9,7 @@
 /* Vectors of tokens that are turned at once. */
 #define TURN_VECTORS 2
 /* Rows over which a decay's gradient is summed up before it joins a sum in double. */
-#define SCAN_ROWS 64
+#define LEAK_ROWS 64
 
 /* Sixteen bytes that go to memory past the caches, where the processor has such a store. */
 INLINE void stream_bytes(void *to, const void *from) {
@@ -112,7 +112,7 @@ static double NAMED(scan_vjp)(int64_t tokens, int64_t step, int64_t count, doubl
             const REALS bend = before - OP(load_first)((const REAL *)x + at, some);
             OP(store)(part + k, OP(fma)(now, bend, OP(load)(part + k)));
         }
-        if (c && t % SCAN_ROWS == 0)
+        if (c && t % LEAK_ROWS == 0)
             for (int64_t k = 0; k < padded; ++k) ddecay += (double)part[k], part[k] = 0;
     }
     return ddecay;
