@@ -8,7 +8,7 @@
  *   exp       everywhere                1.3        1.5     (results below 2^-1022 included)
  *   sin, cos  on |x| <= 2^19            0.8        1.2
  *
- * For the attention, in float and double, seen over 10^7 points:
+ * For the attention, in float and double, seen over 10^6 random points:
  *
  *   weight, weight2                     1.3        1.5
  *   log                                 2.0        2.0
