@@ -12,7 +12,8 @@
 #define NUMBERS 32768
 #define COLUMNS 256
 #define ROWS 1024
-/* A scan whose result is larger than this goes past the caches, which it would only sweep out. */
+/* A scan whose result is larger than this goes past the caches, which it would only sweep out. (Not on the
+ * way back: its result is new memory, whose pages the system has just cleared, in the caches.) */
 #define LARGE_RESULT ((int64_t)8 << 20)
 #define LARGEST_SIZE ((int64_t)1 << 28)
 
@@ -101,10 +102,10 @@ static int scan_acceptable(int64_t batch, int64_t tokens, int64_t channels, int3
 int32_t spo_core_leaky_scan(int32_t single, int64_t batch, int64_t tokens, int64_t channels, double decay,
                             const void *x, void *c, int32_t workers) {
     if (!scan_acceptable(batch, tokens, channels, workers)) return SPO_INVALID_ARGUMENT;
-    const int64_t size = bytes_of(single), row = channels * size;
-    call_of call = {kernels_for(single), size,   .tokens = tokens, .channels = channels,
-                    .decay = decay,      .x = x, .out = c,         .groups = parts_of(channels, COLUMNS),
-                    .room = 4096};
+    call_of call = {kernels_for(single), bytes_of(single), .tokens = tokens, .channels = channels,
+                    .decay = decay,      .x = x,           .out = c,         .room = 4096};
+    call.groups = parts_of(channels, COLUMNS);
+    const int64_t row = channels * call.size;
     call.past = batch * tokens * row > LARGE_RESULT && row % 16 == 0 && (uintptr_t)c % 16 == 0;
     call.scratch = lines(call.room * workers);
     if (!call.scratch) return SPO_OUT_OF_MEMORY;

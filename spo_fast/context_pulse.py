@@ -208,7 +208,7 @@ def pulse_attention(
     explain_nonfinite(q=queries)
     given = {"q": queries, "k": like(k, "k", shape, dtype), "v": like(v, "v", shape, dtype)}
     extras = {"gate": gate, "decay_logit": decay_logit, "A": A, "sink": sink, "v_null": v_null}
-    expected = _extras(options.variant, shape)
+    expected = extra_shapes(options.variant, shape)
     for name, value in extras.items():
         if name not in expected:
             if value is not None:
@@ -272,7 +272,7 @@ def check_heads(options: PulseOptions, heads: int, width: int) -> None:
         raise ValueError(f"the width of a head must be even for variant {variant!r}, got {width}")
 
 
-def _extras(variant: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def extra_shapes(variant: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Arrays that a variant takes beside queries, keys and values."""
     heads, width = shape[2:]
     shapes: dict[str, tuple[int, ...]] = {}
@@ -729,7 +729,7 @@ class Layer:
         given = {name[-1].lower(): self._heads(rows @ p[name].T) for name in ("W_Q", "W_K", "W_V")}
         if "b_v" in p:
             given["v"] += self._heads(np.broadcast_to(p["b_v"], (len(rows), len(p["b_v"]))))
-        for name, shape in _extras(self.options.variant, given["q"].shape).items():
+        for name, shape in extra_shapes(self.options.variant, given["q"].shape).items():
             if name == "gate":
                 given[name] = self._heads(rows @ p["gate_proj.weight"].T + p["gate_proj.bias"])
             else:

@@ -91,7 +91,7 @@ def stream(
     >>> one = np.ones((1, 1))
     >>> state = stream({"W_Q": one, "W_K": one, "W_V": one}, variant="leaky")
     >>> step(state, np.array([[1.0]])), step(state, np.array([[3.0]]))
-    (array([[1.]]), array([[2.19048544]]))
+    (array([[1.]]), array([[2.37136023]]))
     """
     options = PulseOptions.checked(variant, chunk_size, poly_order, decay, True, strict_causal, wedge)
     if not options.looks_back_only:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import pickle
 import tracemalloc
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from oracles import context_pulse as oracle
 from samples import golden_files, load_golden, same_bits
 
-from spo_fast import attention, pulse
+from spo_fast import attention, pulse, streaming
 from spo_fast.backends.pulse import statistics
 from spo_fast.context_pulse import VARIANTS, parameter_shapes
 
@@ -777,3 +778,9 @@ def test_parts_of_nothing_are_nothing(backend):
 def test_functions_can_be_pickled(name):
     for function in (getattr(attention, name), getattr(attention, f"{name}_vjp")):
         assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.parametrize("module", [pulse, streaming], ids=lambda module: module.__name__)
+def test_examples_in_docstrings(module):
+    result = doctest.testmod(module)
+    assert result.attempted > 0 and result.failed == 0

@@ -30,6 +30,28 @@ INLINE void end_stream(void) {
 }
 #endif
 
+/* The first count (1 ... LANES) numbers at p: whole vectors by plain instructions, which are far faster than
+ * masked ones on some processors. */
+INLINE REALS NAMED(load_some)(const REAL *p, int64_t count) {
+    return count == LANES ? OP(load)(p) : OP(load_first)(p, count);
+}
+
+INLINE void NAMED(store_some)(REAL *p, REALS x, int64_t count) {
+    if (count == LANES)
+        OP(store)(p, x);
+    else
+        OP(store_first)(p, x, count);
+}
+
+/* The same; whole vectors past the caches if that is asked, the address then being a multiple of 16. */
+INLINE void NAMED(store_past)(REAL *p, REALS x, int64_t count, int past) {
+    if (past && count == LANES)
+        for (size_t byte = 0; byte < sizeof x; byte += 16)
+            stream_bytes((char *)p + byte, (const char *)&x + byte);
+    else
+        NAMED(store_some)(p, x, count);
+}
+
 INLINE int64_t NAMED(vectors)(int64_t count) { return (count + LANES - 1) / LANES; }
 
 /* ---- gate: sigmoid(g) x ------------------------------------------------------------------------------ */
@@ -42,8 +64,8 @@ INLINE REALS NAMED(sigmoid)(REALS g) {
 static void NAMED(gate)(int64_t count, const void *x, const void *g, void *out) {
     for (int64_t i = 0; i < count; i += LANES) {
         const int64_t some = SMALLEST_COUNT(LANES, count - i);
-        const REALS share = NAMED(sigmoid)(OP(load_first)((const REAL *)g + i, some));
-        OP(store_first)((REAL *)out + i, share * OP(load_first)((const REAL *)x + i, some), some);
+        const REALS share = NAMED(sigmoid)(NAMED(load_some)((const REAL *)g + i, some));
+        NAMED(store_some)((REAL *)out + i, share * NAMED(load_some)((const REAL *)x + i, some), some);
     }
 }
 
@@ -51,42 +73,31 @@ static void NAMED(gate_vjp)(int64_t count, const void *x, const void *g, const v
                             void *dg) {
     for (int64_t i = 0; i < count; i += LANES) {
         const int64_t some = SMALLEST_COUNT(LANES, count - i);
-        const REALS share = NAMED(sigmoid)(OP(load_first)((const REAL *)g + i, some));
-        const REALS slope = share * OP(load_first)((const REAL *)grad + i, some);
-        OP(store_first)((REAL *)dx + i, slope, some);
-        OP(store_first)((REAL *)dg + i, slope * OP(load_first)((const REAL *)x + i, some) * (1 - share),
-                        some);
+        const REALS share = NAMED(sigmoid)(NAMED(load_some)((const REAL *)g + i, some));
+        const REALS slope = share * NAMED(load_some)((const REAL *)grad + i, some);
+        NAMED(store_some)((REAL *)dx + i, slope, some);
+        NAMED(store_some)((REAL *)dg + i, slope * NAMED(load_some)((const REAL *)x + i, some) * (1 - share),
+                          some);
     }
 }
 
 /* ---- leaky scan: c_t = decay c_{t-1} + (1 - decay) x_t ----------------------------------------------- */
 
-/* Columns first ... first + count - 1 of one sample, rows `step` apart; state is scratch of as many. `past`:
- * whole vectors go past the caches, everything being aligned to 16 bytes. */
+/* Some columns of one sample, rows `step` apart; state is scratch of count + LANES. `past`: whole vectors go
+ * past the caches. */
 static void NAMED(scan)(int64_t tokens, int64_t step, int64_t count, double decay, const void *x, void *c,
                         void *state, int past) {
     const REALS keep = OP(set)((REAL)decay), take = OP(set)((REAL)(1 - decay));
-    const int64_t whole = count / LANES * LANES, rest = count - whole;
     const REAL *from = x;
     REAL *to = c, *const held = state;
-    memset(held, 0, (size_t)(whole + LANES) * sizeof(REAL));
-    for (int64_t t = 0; t < tokens; ++t, from += step, to += step) {
-        for (int64_t k = 0; k < whole; k += LANES) {
-            const REALS now = OP(fma)(keep, OP(load)(held + k), take * OP(load)(from + k));
+    memset(held, 0, (size_t)NAMED(padded)(count) * sizeof(REAL));
+    for (int64_t t = 0; t < tokens; ++t, from += step, to += step)
+        for (int64_t k = 0; k < count; k += LANES) {
+            const int64_t some = SMALLEST_COUNT(LANES, count - k);
+            const REALS now = OP(fma)(keep, OP(load)(held + k), take * NAMED(load_some)(from + k, some));
             OP(store)(held + k, now);
-            if (past)
-                for (int64_t b = 0; b < (int64_t)sizeof(REALS); b += 16)
-                    stream_bytes((char *)(to + k) + b, (const char *)&now + b);
-            else
-                OP(store)(to + k, now);
+            NAMED(store_past)(to + k, now, some, past);
         }
-        if (rest) {
-            const REALS now =
-                OP(fma)(keep, OP(load)(held + whole), take * OP(load_first)(from + whole, rest));
-            OP(store)(held + whole, now);
-            OP(store_first)(to + whole, now, rest);
-        }
-    }
     if (past) end_stream();
 }
 
@@ -104,12 +115,12 @@ static double NAMED(scan_vjp)(int64_t tokens, int64_t step, int64_t count, doubl
         for (int64_t k = 0; k < count; k += LANES) {
             const int64_t some = SMALLEST_COUNT(LANES, count - k), at = row + k;
             const REALS now =
-                OP(fma)(keep, OP(load)(carried + k), OP(load_first)((const REAL *)grad + at, some));
+                OP(fma)(keep, OP(load)(carried + k), NAMED(load_some)((const REAL *)grad + at, some));
             OP(store)(carried + k, now);
-            OP(store_first)((REAL *)dx + at, take * now, some);
+            NAMED(store_some)((REAL *)dx + at, take * now, some);
             if (!c) continue;
-            const REALS before = t ? OP(load_first)((const REAL *)c + at - step, some) : (REALS){0};
-            const REALS bend = before - OP(load_first)((const REAL *)x + at, some);
+            const REALS before = t ? NAMED(load_some)((const REAL *)c + at - step, some) : (REALS){0};
+            const REALS bend = before - NAMED(load_some)((const REAL *)x + at, some);
             OP(store)(part + k, OP(fma)(now, bend, OP(load)(part + k)));
         }
         if (c && t % LEAK_ROWS == 0)
@@ -158,8 +169,8 @@ static void NAMED(unnormalise)(int64_t rows, int64_t width, void *grad, const vo
         for (int64_t c = 0; c < width; c += LANES) {
             const int64_t some = SMALLEST_COUNT(LANES, width - c), at = row * width + c;
             REAL *const to = (REAL *)grad + at;
-            const REALS away = OP(load_first)((const REAL *)x + at, some) - middle;
-            OP(store_first)(to, by * OP(fma)(slope, away, OP(load_first)(to, some) + plus), some);
+            const REALS away = NAMED(load_some)((const REAL *)x + at, some) - middle;
+            NAMED(store_some)(to, by * OP(fma)(slope, away, NAMED(load_some)(to, some) + plus), some);
         }
     }
 }
