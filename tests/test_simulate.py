@@ -486,9 +486,12 @@ def test_result_as_labelled_arrays(rng):
 # ---------------------------------------------------------------- interruption, GIL, processes
 
 INTERRUPTED = """
+    import signal
     import sys
     import numpy as np
     import spo_fast
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a job in the background ignores
 
     def run(n_steps):
         rng = np.random.default_rng(0)

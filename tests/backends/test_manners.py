@@ -160,6 +160,8 @@ def test_ctrl_c_interrupts_a_run_and_the_next_call_is_right(name):
     process = start(
         name,
         """
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what a job in the background ignores
         expected = call()
         print("ready", flush=True)
         try:
