@@ -5,11 +5,11 @@
  * A thread that has nothing to do looks on for a while before it sleeps, and so does a caller whose parts are
  * in other hands: jobs follow each other closely in a run, and to wake a thread takes longer than many of
  * them. It gives way to every other thread of its processor meanwhile. Microseconds for a job of 40 us in
- * eight parts on two workers, median (two processors of Sapphire Rapids; bench of tests/csrc/pool.c):
+ * eight parts on two workers (virtual processors of Sapphire Rapids; bench of tests/csrc/pool.c):
  *
  *                                   one worker   asleep at once   looking on   looking on, giving way
- *     two processors                   41            34               22               22
- *     one processor for both           41            42 to 46         41 to 67         41
+ *     two processors, least            41            27               22               21
+ *     one for both, median             41            42 to 46         41 to 67         41
  */
 #include "pool.h"
 

@@ -108,7 +108,7 @@ static void scan_pairs(void *context, int64_t part, int32_t worker) {
 }
 
 static int32_t scan(int64_t n, const double *knm, int32_t workers, int32_t *traits) {
-    coupling_scan found = {.n = n, .rows = spo_rows_of_part(SCAN_ROWS), .knm = knm};
+    coupling_scan found = {.n = n, .rows = spo_rows_of_part(SCAN_PART), .knm = knm};
     const int64_t parts = spo_parts(n, found.rows);
     workers = spo_workers_from(workers, n, SCAN_FROM);
     spo_share(parts, workers, scan_exact, &found);
@@ -188,7 +188,7 @@ static void find_absent_of(void *context, int64_t part, int32_t worker) {
 
 /* Where the edges of eight queries (bits of a block's words) are not all there: see spo_core_find_absent. */
 static int64_t find_absent(int64_t n, const double *knm, int32_t workers, uint64_t *absent) {
-    absent_search search = {.n = n, .rows = spo_rows_of_part(SCAN_ROWS), .knm = knm, .absent = absent};
+    absent_search search = {.n = n, .rows = spo_rows_of_part(SCAN_PART), .knm = knm, .absent = absent};
     workers = spo_workers_from(workers, n, SCAN_FROM);
     spo_share(spo_parts(n, search.rows), workers, find_absent_of, &search);
     return search.count;

@@ -187,21 +187,23 @@ static SPO_APART void drift_rows(void *context, int64_t part, int32_t worker) {
     drift_range(job->n, from, to, job->knm, job->w, job->f);
 }
 
-static SPO_APART void drift_rows_alone(int64_t n, const double *knm, const spo_run_scratch *w, double *f) {
-    drift_range(n, 0, n, knm, w, f);
+static SPO_APART void drift_shared(int64_t n, const double *knm, const spo_run_scratch *w, int32_t workers,
+                                   double *f) {
+    row_drift job = {knm, w, f, n, spo_rows_of_part(w->sparse ? EDGE_PART : DRIFT_PART)};
+    spo_pool_run(spo_parts(n, job.rows), workers, drift_rows, &job);
 }
 
 /* f at the phases whose sine and cosine stand in the scratch; knm is K or K' in force. */
-static void drift(const spo_network *network, const double *knm, const spo_run_scratch *w, double *f) {
+static SPO_APART void drift(const spo_network *network, const double *knm, const spo_run_scratch *w,
+                            double *f) {
     const int64_t n = network->n, padded = spo_padded(n);
     if (w->prepared->walk == SPO_WALK_WHOLE) {
-        row_drift job = {knm, w, f, n, spo_rows_of_part(w->sparse ? EDGE_ROWS : DRIFT_ROWS)};
         const int32_t workers = w->sparse ? spo_workers_from(w->workers, w->entries, PASS_EDGES_FROM)
                                           : spo_workers_from(w->workers, n, DRIFT_FROM);
-        if (workers == 1)
-            drift_rows_alone(n, knm, w, f);
+        if (workers > 1)
+            drift_shared(n, knm, w, workers, f);
         else
-            spo_pool_run(spo_parts(n, job.rows), workers, drift_rows, &job);
+            drift_range(n, 0, n, knm, w, f);
     } else if (pull_walk(network, w)) {
         for (int64_t i = 0; i < padded; i += SPO_LANES) {
             const vd drive =

@@ -165,7 +165,7 @@ INLINE int64_t pair_row(int64_t n, int64_t parts, int64_t part) {
 INLINE walk walk_of(const walk *all, const int kind, int64_t part, int64_t *start, int64_t *end) {
     walk p = *all;
     if (kind == LAGGED) {
-        const int64_t rows = spo_rows_of_part(WALK_ROWS);
+        const int64_t rows = spo_rows_of_part(WALK_PART);
         *start = part * rows;
         *end = *start + rows < p.n ? *start + rows : p.n;
         return p;
@@ -263,7 +263,7 @@ static void walk_kept(void *context, int64_t part, int32_t worker) {
 /* All sums of a walk. */
 static void walk_all(walk *p, int fused, int32_t workers) {
     const int64_t parts =
-        p->kind == LAGGED ? spo_parts(p->n, spo_rows_of_part(WALK_ROWS)) : spo_pair_parts(p->n);
+        p->kind == LAGGED ? spo_parts(p->n, spo_rows_of_part(WALK_PART)) : spo_pair_parts(p->n);
     const int32_t crew = spo_workers_from(workers, p->n, fused ? FUSED_FROM : KEPT_FROM);
     spo_share(parts, crew, fused ? walk_fused : walk_kept, p);
     if (p->kind != LAGGED) join_pairs(p);

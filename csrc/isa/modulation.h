@@ -291,7 +291,7 @@ static SPO_APART int project_all(const spo_modulation *m, const double *theta, a
     if (a->projected) return 0;
     for (int32_t worker = 0; worker < a->workers; ++worker)
         for (int64_t h = 0; h < m->n_heads; ++h) a->longest[worker * own + h] = 0;
-    job.rows = spo_rows_of_part(PROJECT_ROWS);
+    job.rows = spo_rows_of_part(PROJECT_PART);
     spo_share(spo_parts(a->padded, job.rows), spo_workers_from(a->workers, a->n, PROJECT_FROM), project_part,
               &job);
     for (int32_t worker = 1; worker < a->workers; ++worker)
@@ -341,7 +341,7 @@ static int32_t units(int64_t n, const double *knm, int32_t traits, const double 
     attention a = attention_in(n, knm, modulation, (double)reach, workers, x, own);
     if (project_all(modulation, theta, &a, NULL)) return SPO_NONFINITE_PHASE;
     /* Over the harmonics, which have served. */
-    direct_attention job = {modulation, &a, spo_rows_of_part(DIRECT_ROWS),
+    direct_attention job = {modulation, &a, spo_rows_of_part(DIRECT_PART),
                             reach < n - 1 || !(traits & SPO_ALL_EDGES), x};
     spo_share(spo_parts(n, job.rows), spo_workers_from(workers, n, DIRECT_FROM), direct_part, &job);
     *unit = x;

@@ -237,7 +237,7 @@ static void scale(int64_t n, const double *knm, int exact, const spo_modulation 
                   double *unit, double *out) {
     product p = {.n = n, .padded = spo_padded(n), .d_model = modulation->d_model, .knm = knm, .u = unit};
     p.base = 1.0 + 0.5 * modulation->lambda, p.out = out;
-    p.exact = exact, p.reach = modulation->block_size, p.rows = spo_rows_of_part(PRODUCT_ROWS);
+    p.exact = exact, p.reach = modulation->block_size, p.rows = spo_rows_of_part(PRODUCT_PART);
     spo_task *task = product_triangle;
     scale_units(n, modulation, unit);
     if (p.reach >= 0 && p.reach < n - 1) {

@@ -41,15 +41,15 @@ static inline int64_t spo_rows_of_part(int64_t rows) {
 static inline int64_t spo_parts(int64_t n, int64_t rows) { return n <= rows ? n > 0 : (n + rows - 1) / rows; }
 
 /* A part is so many ... */
-#define SCAN_ROWS 32      /* rows of K that are looked at, */
-#define PROJECT_ROWS 512  /* oscillators that are projected, */
-#define DIRECT_ROWS 32    /* queries that attend to all keys (those of the moments: a crowd), */
-#define PRODUCT_ROWS 32   /* rows of K', */
-#define DRIFT_ROWS 32     /* rows of a drift, */
-#define WALK_ROWS 32      /* of a packed matrix without pairs, */
-#define EDGE_ROWS 64      /* of a sparse matrix, */
-#define PASS_ROWS 1024    /* oscillators of a stage, */
-#define LAG_ENTRIES 16384 /* entries that are multiplied by those of the lags. */
+#define SCAN_PART 32     /* rows of K that are looked at, */
+#define PROJECT_PART 512 /* oscillators that are projected, */
+#define DIRECT_PART 32   /* queries that attend to all keys (those of the moments: a crowd), */
+#define PRODUCT_PART 32  /* rows of K', */
+#define DRIFT_PART 32    /* rows of a drift, */
+#define WALK_PART 32     /* of a packed matrix without pairs, */
+#define EDGE_PART 64     /* of a sparse matrix, */
+#define PASS_PART 1024   /* oscillators of a stage, */
+#define LAG_PART 16384   /* entries that are multiplied by those of the lags. */
 
 /* A job handed over takes half of its time and, on two threads that look on, 2 us (8 us where they sleep, see
  * pool.c). So those of 10 us and more are, and those of 20 us that come alone: from such a number of

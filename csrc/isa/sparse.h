@@ -220,7 +220,7 @@ static int32_t units_sparse(int64_t n, const spo_sparse *sparse, const double *k
     edge_attention job = {.m = modulation, .a = &a, .sparse = sparse, .records = records};
     job.own = own + workers * spo_attention_own(modulation), job.own_size = spo_edges_own(n, modulation);
     job.reach = modulation->block_size < 0 ? n : modulation->block_size;
-    job.rows = spo_rows_of_part(EDGE_ROWS);
+    job.rows = spo_rows_of_part(EDGE_PART);
     spo_share(spo_parts(n, job.rows), spo_workers_from(workers, sparse->start[n], ATTEND_EDGES_FROM),
               attend_rows, &job);
     *unit = x;
@@ -292,7 +292,7 @@ static void scale_part(void *context, int64_t part, int32_t worker) {
 /* K' of all edges. */
 static void scale_sparse(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation,
                          int32_t workers, const double *unit, double *out) {
-    edge_product job = {n, spo_rows_of_part(EDGE_ROWS), sparse, modulation, unit, out};
+    edge_product job = {n, spo_rows_of_part(EDGE_PART), sparse, modulation, unit, out};
     spo_share(spo_parts(n, job.rows), spo_workers_from(workers, sparse->start[n], PASS_EDGES_FROM),
               scale_part, &job);
 }

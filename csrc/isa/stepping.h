@@ -50,7 +50,7 @@ INLINE void take_phases(const spo_run_scratch *w, int64_t n, const double *theta
         phase_range(w, n, 0, spo_padded(n), theta, dt, weight, stage);
         return;
     }
-    phase_pass job = {w, theta, weight, dt, n, spo_rows_of_part(PASS_ROWS), stage};
+    phase_pass job = {w, theta, weight, dt, n, spo_rows_of_part(PASS_PART), stage};
     spo_pool_run(spo_parts(n, job.rows), workers, phase_part, &job);
 }
 
@@ -150,7 +150,7 @@ static void apply_lags_to(void *context, int64_t part, int32_t worker) {
 
 /* Products of K' with the lags, where each pair has its own. */
 static void apply_lags(const double *modulated, const spo_run_scratch *w) {
-    lag_products job = {modulated, w, spo_rows_of_part(LAG_ENTRIES)};
+    lag_products job = {modulated, w, spo_rows_of_part(LAG_PART)};
     if (!w->alpha_cosine) return;
     spo_share(spo_parts(w->entries, job.entries), spo_workers_from(w->workers, w->entries, LAGS_FROM),
               apply_lags_to, &job);
