@@ -154,3 +154,13 @@ def test_extras_that_messages_name_exist():
 def test_there_is_one_version():
     with open(ROOT / "pyproject.toml", "rb") as file, open(ROOT / "rust" / "Cargo.toml", "rb") as crate:
         assert tomllib.load(file)["project"]["version"] == tomllib.load(crate)["package"]["version"]
+
+
+def test_every_package_is_installed():
+    """Those of the tree and those that the build is told of are the same."""
+    found = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("spo_fast/**/__init__.py")}
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "packages"
+    ]
+    without_modules = {"spo_fast.data", "spo_fast.include"}
+    assert found == {name for name in listed if ".sources." not in name} - without_modules
