@@ -425,9 +425,11 @@ caching.CacheImpl._locator_classes = []
 
 def test_public_names():
     assert set(kernels.__all__) == {
-        "attend", "attend_vjp", "euler_step", "factors", "factors_sparse", "modulate", "modulate_moments",
-        "modulate_sparse", "moments_room_size", "order_parameter", "phase_attend", "phase_attend_vjp", "rhs",
-        "rhs_sparse", "rk4_step", "rk45_step", "series_of",
+        "attend", "attend_vjp", "euler_step", "factors", "factors_sparse", "gate", "gate_vjp", "leaky_scan",
+        "leaky_scan_vjp", "modulate", "modulate_moments", "modulate_sparse", "moments_room_size",
+        "order_parameter", "phase_attend", "phase_attend_vjp", "resonance", "resonance_vjp", "rhs",
+        "rhs_sparse", "rk4_step", "rk45_step", "series_of", "token_moments", "turn", "turn_vjp",
+        "unnormalise",
     }  # fmt: skip
 
 
