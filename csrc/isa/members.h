@@ -7,8 +7,6 @@ typedef struct {
     const member_modulation *modulation; /* NULL: K as it is */
 } member_block;
 
-#define BLOCK_ARRAYS 6 /* before slopes */
-
 static member_block block_layout(int64_t n, double *scratch) {
     double *free_from = spo_aligned(scratch);
     const int64_t size = n * SPO_LANES;

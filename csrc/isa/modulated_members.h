@@ -16,20 +16,9 @@ typedef struct {
     double *coupling; /* (n): K' */
 } member_modulation;
 
-#define MEMBER_ARRAYS 4 /* of d_model features before y */
-
 static void member_features(const member_modulation *a, const double *sine, const double *cosine) {
-    for (int64_t i = 0; i < a->size; i += SPO_LANES) {
-        const vd s1 = v_load(sine + i), c1 = v_load(cosine + i);
-        vd s = s1, c = c1;
-        for (int64_t m = 0; m < a->modulation->d_model; m += 2) {
-            v_store(a->x + m * a->size + i, c);
-            v_store(a->x + (m + 1) * a->size + i, s);
-            const vd next = v_fma(c, c1, -(s * s1));
-            s = v_fma(s, c1, c * s1);
-            c = next;
-        }
-    }
+    for (int64_t i = 0; i < a->size; i += SPO_LANES)
+        store_harmonics(v_load(cosine + i), v_load(sine + i), a->modulation->d_model, a->size, a->x + i);
 }
 
 INLINE vd longest_key(const member_modulation *a, const double *k) {

@@ -27,8 +27,24 @@ typedef struct {
     double block_size; /* as a double: |i - j| up to it is seen */
 } attention_head;
 
-/* x_2m = cos((m + 1) theta), x_2m+1 = sin((m + 1) theta), by the addition theorem from the first pair, for
- * oscillators from ... to - 1, whole vectors. Not finite: returns 1. */
+/* exp(i (a + b)) from exp(i a) and exp(i b). */
+INLINE void turn(vd c, vd s, vd c1, vd s1, vd *c2, vd *s2) {
+    *c2 = v_fma(c, c1, -(s * s1));
+    *s2 = v_fma(s, c1, c * s1);
+}
+
+/* x_2m = cos((m + 1) theta), x_2m+1 = sin((m + 1) theta), a stride apart, by the addition theorem from the
+ * first pair. */
+INLINE void store_harmonics(vd c1, vd s1, int64_t d_model, int64_t stride, double *x) {
+    vd c = c1, s = s1;
+    for (int64_t m = 0; m < d_model; m += 2) {
+        v_store(x + m * stride, c);
+        v_store(x + (m + 1) * stride, s);
+        turn(c, s, c1, s1, &c, &s);
+    }
+}
+
+/* The features of oscillators from ... to - 1, whole vectors. Not finite: returns 1. */
 static SPO_APART int harmonics(int64_t n, int64_t from, int64_t to, int64_t d_model, const double *theta,
                                double *x) {
     const int64_t padded = spo_padded(n);
@@ -39,14 +55,7 @@ static SPO_APART int harmonics(int64_t n, int64_t from, int64_t to, int64_t d_mo
         excess += phase - phase;
         vd s1, c1;
         v_sincos(phase, &s1, &c1);
-        vd s = s1, c = c1;
-        for (int64_t m = 0; m < d_model; m += 2) {
-            v_store(x + m * padded + i, c);
-            v_store(x + (m + 1) * padded + i, s);
-            const vd next = v_fma(c, c1, -(s * s1));
-            s = v_fma(s, c1, c * s1);
-            c = next;
-        }
+        store_harmonics(c1, s1, d_model, padded, x + i);
     }
     return v_any(excess != 0.0);
 }

@@ -82,11 +82,6 @@ INLINE moments_room moments_room_of(const moments_room *first, int32_t worker) {
     return w;
 }
 
-INLINE void turn(vd c, vd s, vd c1, vd s1, vd *c2, vd *s2) {
-    *c2 = v_fma(c, c1, -(s * s1));
-    *s2 = v_fma(s, c1, c * s1);
-}
-
 /* exp(i theta) and exp(8 i theta) as four rows of `stride` numbers, for oscillators from ... to - 1; zeros
  * past n. Not finite: returns 1. */
 static SPO_APART int first_harmonics(int64_t n, int64_t stride, int64_t from, int64_t to, const double *theta,
