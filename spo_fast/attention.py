@@ -29,9 +29,7 @@ from spo_fast.validation import (
     PhaseInput,
     attention_input,
     choice,
-    explain_nonfinite,
     flag,
-    float_array,
     integer,
     like,
     number,
@@ -39,6 +37,7 @@ from spo_fast.validation import (
     phase_dynamics,
     phase_input,
     refuse_large_phases,
+    token_input,
 )
 
 POSITIONS = ("full", "low", "none")
@@ -588,17 +587,13 @@ class _Layer:
         **dynamics: Any,
     ) -> _Layer:
         """Check everything; see `oscillator_attention`."""
-        tokens = float_array(x, "x")
-        if tokens.ndim != 3:
-            raise ValueError(f"x must have shape (B, N, d), got {tokens.shape}")
-        explain_nonfinite(x=tokens)
+        tokens = token_input(x)
         batch, n, width = tokens.shape
         heads = integer(n_heads, "n_heads", 1)
         separate = flag(separate_qk, "separate_qk")
         checked = oscillator_parameters(
             params, width, heads, tokens.dtype, separate_qk=separate, lag=flag(lag, "lag")
         )
-        choice(pos, "pos", POSITIONS)
         m = checked["w"].shape[1]
         return cls(
             tokens.reshape(batch * n, width),
@@ -606,7 +601,7 @@ class _Layer:
             heads,
             m,
             checked,
-            _ramp(m, pos, number(freq_base, "freq_base", positive=True)),
+            position_ramp(m, pos, freq_base),
             separate,
             number(score_scale, "score_scale"),
             phase_dynamics(**dynamics),
@@ -686,8 +681,30 @@ class _Layer:
         return dx.reshape(self.shape), result
 
 
-def _ramp(m: int, pos: str, freq_base: float) -> np.ndarray:
-    """What one place in the sequence adds to each of m phases (radians)."""
+def position_ramp(m: int, pos: str = "full", freq_base: float = 10000.0) -> np.ndarray:
+    """What one place in the sequence adds to each of a token's phases.
+
+    Parameters
+    ----------
+    m : int
+        Number of phases.
+    pos : {"full", "low", "none"}
+        f_k = freq_base^(-k/m) for all k, for k >= m // 2 alone, or for none; the others are 0.
+    freq_base : float
+        Positive.
+
+    Returns
+    -------
+    ndarray, shape (m,), float64, radians
+        The f_k.
+
+    Raises
+    ------
+    ValueError
+        If an argument is of the wrong kind or out of range.
+    """
+    choice(pos, "pos", POSITIONS)
+    freq_base = number(freq_base, "freq_base", positive=True)
     if pos == "none":
         return np.zeros(m)
     ramp = freq_base ** (-np.arange(m) / m)

@@ -183,6 +183,27 @@ def interleaved(
     return [Timing(min(times), median(times)) for times in samples]
 
 
+def repeated(call: Callable[[], Any]) -> Callable[[int], None]:
+    """Make an operation for `interleaved` of a call.
+
+    Parameters
+    ----------
+    call : callable
+        Takes no argument.
+
+    Returns
+    -------
+    callable
+        Takes a repeat count and calls that often.
+    """
+
+    def run(repeats: int) -> None:
+        for _ in range(repeats):
+            call()
+
+    return run
+
+
 def _seconds(operation: Callable[[int], None], repeats: int) -> float:
     start = perf_counter()
     operation(repeats)
@@ -220,24 +241,14 @@ def _stepper(n: int, backend: str, modulation: dict[str, Any] | None) -> Callabl
 def _modulator(n: int, backend: str) -> Callable[[int], None]:
     knm, theta, _ = problem(n)
     out = np.empty_like(knm)
-
-    def run(repeats: int) -> None:
-        for _ in range(repeats):
-            modulate(knm, theta, out=out, backend=backend)
-
-    return run
+    return repeated(lambda: modulate(knm, theta, out=out, backend=backend))
 
 
 def _direct(n: int) -> Callable[[int], None]:
     """The direct path of the C core, prepared: `modulate` looks at K besides."""
     knm, theta, _ = problem(n)
     modulator, out = Modulator(knm, algorithm="direct", backend=NATIVE), np.empty_like(knm)
-
-    def run(repeats: int) -> None:
-        for _ in range(repeats):
-            modulator(theta, out)
-
-    return run
+    return repeated(lambda: modulator(theta, out))
 
 
 def first_call(backend: str, tries: int = FIRST_CALLS) -> Timing:

@@ -25,9 +25,11 @@ from spo_fast.validation import (
     explain_nonfinite,
     flag,
     float_array,
+    head_width,
     integer,
     like,
     named_arrays,
+    token_input,
 )
 
 VARIANTS = ("standard", "leaky", "parseval", "chunked", "alpert")
@@ -683,28 +685,23 @@ class Layer:
     @classmethod
     def checked(cls, x: Any, params: Any, n_heads: Any, options: PulseOptions) -> Layer:
         """Check everything; see `context_pulse_attention`."""
-        tokens = float_array(x, "x")
-        if tokens.ndim != 3:
-            raise ValueError(f"x must have shape (B, N, d), got {tokens.shape}")
-        explain_nonfinite(x=tokens)
+        tokens = token_input(x)
         heads = integer(n_heads, "n_heads", 1)
         width = tokens.shape[2]
         if options.variant in _WITH_HEADS:
-            if width < 1 or width % heads:
-                raise ValueError(f"n_heads must divide the model width d = {width}, got {heads}")
-            head_width = width // heads
+            per_head = head_width(width, heads)
         else:
             if not isinstance(params, Mapping):
                 raise ValueError(f"params must be a dictionary of arrays, got {describe(params)}")
             rows = np.shape(params.get("W_Q", np.empty((0, width))))
-            head_width = rows[0] if rows and rows[0] else width
-        check_heads(options, heads, head_width)
-        shapes = parameter_shapes(options.variant, width, heads, head_width)
-        optional = {"b_v": (heads * head_width,)}
+            per_head = rows[0] if rows and rows[0] else width
+        check_heads(options, heads, per_head)
+        shapes = parameter_shapes(options.variant, width, heads, per_head)
+        optional = {"b_v": (heads * per_head,)}
         if "W_O" in shapes:
             optional["b_o"] = (width,)
         arrays = named_arrays(params, shapes, optional, tokens.dtype)
-        return cls(tokens, heads, head_width, arrays, options)
+        return cls(tokens, heads, per_head, arrays, options)
 
     def of(self, x: np.ndarray) -> Layer:
         """The same layer with another input, which is checked."""

@@ -178,20 +178,12 @@ def _row(
     knm, theta, _ = bench.problem(n)
     modulator, shared = (Modulator(knm, backend=backend, workers=workers) for workers in (1, WORKERS))
     out = np.empty_like(knm)
-
-    def repeated(call: Any) -> Any:
-        def run(repeats: int) -> None:
-            for _ in range(repeats):
-                call()
-
-        return run
-
     operations = [
         _steps(n, method, backend, None),
         _steps(n, method, backend, 1),
-        repeated(lambda: modulator(theta, out)),
-        repeated(lambda: modulator.factors(theta)),
-        repeated(lambda: shared(theta, out)),
+        bench.repeated(lambda: modulator(theta, out)),
+        bench.repeated(lambda: modulator.factors(theta)),
+        bench.repeated(lambda: shared(theta, out)),
     ]
     plain, modulated, call, attention, by_two = bench.interleaved(operations, rounds, seconds)
     step, run = theirs.get(method, (None, None))
@@ -389,11 +381,7 @@ def plot(rows: Iterable[Row], ax: Any = None) -> Any:
     """
     from spo_fast import plotting
 
-    plotting.require_matplotlib()
-    import matplotlib.pyplot as plt
-
-    if ax is None:
-        ax = plt.figure(figsize=(6.4, 4.4), layout="constrained").add_subplot()
+    ax = plotting.new_axes(ax)
     chosen = [row for row in rows if row.method == "euler"]
     n = [row.n for row in chosen]
     lines: list[tuple[str, str, list[float | None]]] = [

@@ -91,18 +91,10 @@ def _row(n: int, backend: str | None, rounds: int, sample_seconds: float) -> Row
         run(None, steps),
         run(None, 3 * steps),
     ]
-    timings = bench.interleaved([_repeated(call) for call in calls], rounds, sample_seconds)
+    timings = bench.interleaved([bench.repeated(call) for call in calls], rounds, sample_seconds)
     call, attention, copy, *runs = (timing.minimum for timing in timings)
     modulated, plain = ((runs[k + 1] - runs[k]) / (2 * steps) for k in (0, 2))
     return Row(n, call, attention, modulated, plain, copy)
-
-
-def _repeated(call: Callable[[], Any]) -> Callable[[int], None]:
-    def repeat(count: int) -> None:
-        for _ in range(count):
-            call()
-
-    return repeat
 
 
 def exponent(rows: Iterable[Row], name: str, least: int = 1024) -> float:
@@ -189,11 +181,7 @@ def plot(rows: Iterable[Row], ax: Any = None) -> Any:
     """
     from spo_fast import plotting
 
-    plotting.require_matplotlib()
-    import matplotlib.pyplot as plt
-
-    if ax is None:
-        ax = plt.figure(figsize=(6.4, 4.4), layout="constrained").add_subplot()
+    ax = plotting.new_axes(ax)
     rows = list(rows)
     n = np.array([row.n for row in rows])
     styles = {

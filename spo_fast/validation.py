@@ -659,8 +659,7 @@ def _model_width(w_q: np.ndarray, heads: int) -> int:
     width = w_q.shape[1]
     if width < 2 or width % 2:
         raise ValueError(f"w_q must have shape (n_heads, d, d/n_heads) with an even d >= 2, got {w_q.shape}")
-    if width % heads:
-        raise ValueError(f"n_heads must divide the model width d = {width}, got {heads}")
+    head_width(width, heads)
     return width
 
 
@@ -1044,6 +1043,34 @@ def _refuse_large_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, 
         )
 
 
+def token_input(x: Any) -> np.ndarray:
+    """Return the input of an attention layer, (B, N, d), in C order. O(B N d).
+
+    Raises
+    ------
+    ValueError
+        For wrong kinds and shapes, and entries that are not finite.
+    """
+    tokens = float_array(x, "x")
+    if tokens.ndim != 3:
+        raise ValueError(f"x must have shape (B, N, d), got {tokens.shape}")
+    explain_nonfinite(x=tokens)
+    return tokens
+
+
+def head_width(width: int, heads: int) -> int:
+    """Return the width of one of `heads` heads that share a model's width.
+
+    Raises
+    ------
+    ValueError
+        If there is no such width.
+    """
+    if width < 1 or width % heads:
+        raise ValueError(f"n_heads must divide the model width d = {width}, got {heads}")
+    return width // heads
+
+
 def one_precision(**arrays: np.ndarray | None) -> np.dtype:
     """Return the dtype of all arrays that are given.
 
@@ -1223,9 +1250,7 @@ def oscillator_parameters(
     ValueError
         If an entry is missing, unknown, of the wrong shape or precision, or not finite.
     """
-    if width < 1 or width % heads:
-        raise ValueError(f"n_heads must divide the model width d = {width}, got {heads}")
-    per_head = width // heads
+    per_head = head_width(width, heads)
     if separate_qk and per_head % 2:
         raise ValueError(f"separate_qk needs heads of even width, got {per_head} = {width} / {heads}")
     m = per_head // 2 if separate_qk else per_head

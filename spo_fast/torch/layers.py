@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spo_fast.attention import POSITIONS, position_ramp
 from spo_fast.torch.eager import rotate
 from spo_fast.torch.functional import causal_attention, phase_attention
-
-POSITIONS = ("full", "low", "none")
 
 
 def _head_width(d_model: int, n_heads: int) -> int:
@@ -211,8 +209,7 @@ class OscillatorAttention(nn.Module):
         )
         self.score_scale = 1.0 / m if score_scale is None else score_scale
         self.keep, self.implementation = keep, implementation
-        self.ramp = freq_base ** (-np.arange(m) / m)
-        self.ramp[: {"full": 0, "low": m // 2, "none": m}[pos]] = 0.0
+        self.ramp = position_ramp(m, pos, freq_base)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._names = ("W_qp", "W_kp") if separate_qk else ("W_c", "W_s")
         for name in self._names:
