@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 SPARSE_BACKENDS = ("numpy", "numba", "cython")
+ATTENTION_BACKENDS = SPARSE_BACKENDS  # the portable interface has none
 BACKENDS = (*SPARSE_BACKENDS, "rust", "go", "julia", "mojo")
 
 NEED_TORCH = ["experiments", "torch"]
@@ -58,18 +59,19 @@ def require(name):
     refuse(f"{name}: {reason}")
 
 
-@pytest.fixture(scope="session", params=BACKENDS)
-def backend(request):
-    """Name of a backend that can be loaded."""
-    require(request.param)
-    return request.param
+def backend_fixture(names):
+    """Make a fixture: the name of each of these backends in turn, those that can be loaded."""
+
+    @pytest.fixture(scope="session", params=names)
+    def backend(request):
+        require(request.param)
+        return request.param
+
+    return backend
 
 
-@pytest.fixture(scope="session", params=SPARSE_BACKENDS)
-def sparse_backend(request):
-    """Name of a backend that takes sparse coupling: the portable interface of the others is dense."""
-    require(request.param)
-    return request.param
+backend = backend_fixture(BACKENDS)
+sparse_backend = backend_fixture(SPARSE_BACKENDS)  # the portable interface of the others is dense
 
 
 @pytest.fixture

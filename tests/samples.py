@@ -54,6 +54,14 @@ def network(rng, n):
     return phases(rng, n), rng.normal(1.0, 0.5, n), knm, rng.uniform(-1.0, 1.0, (n, n))
 
 
+def relative(result, expected, floor=0.0):
+    """Largest error over the largest entry, or over `floor` where that is larger."""
+    assert result.shape == expected.shape
+    scale = max(float(np.max(np.abs(expected), initial=0.0)), floor)
+    error = float(np.max(np.abs(result - expected), initial=0.0))
+    return error / scale if scale else error
+
+
 def circle_gap(a, b):
     """Largest distance on the circle between two arrays of phases."""
     difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)

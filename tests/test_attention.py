@@ -11,11 +11,11 @@ import textwrap
 
 import numpy as np
 import pytest
-from conftest import SPARSE_BACKENDS, require
+from conftest import ATTENTION_BACKENDS, backend_fixture
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import attention as oracle
-from samples import golden_files, load_golden, same_bits
+from samples import golden_files, load_golden, relative, same_bits
 
 from spo_fast import attention
 
@@ -24,23 +24,11 @@ GOLDEN = [path for path in golden_files("attention") if path.stem.startswith("os
 DTYPES = (np.float64, np.float32)
 
 
-@pytest.fixture(scope="module", params=SPARSE_BACKENDS)
-def backend(request):
-    """Name of a backend that has attention and can be loaded."""
-    require(request.param)
-    return request.param
+backend = backend_fixture(ATTENTION_BACKENDS)
 
 
 def stem(path):
     return path.stem
-
-
-def relative(result, expected, floor=0.0):
-    """Largest error over the largest entry."""
-    assert result.shape == expected.shape
-    scale = max(float(np.max(np.abs(expected), initial=0.0)), floor)
-    error = float(np.max(np.abs(result - expected), initial=0.0))
-    return error / scale if scale else error
 
 
 def load_layer(path, dtype=np.float64):

@@ -9,11 +9,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from conftest import SPARSE_BACKENDS, require
+from conftest import ATTENTION_BACKENDS, backend_fixture, require
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import context_pulse as oracle
-from samples import golden_files, load_golden, same_bits
+from samples import golden_files, load_golden, relative, same_bits
 
 from spo_fast import attention, pulse, streaming
 from spo_fast.backends.pulse import statistics
@@ -36,23 +36,11 @@ CORRECTED = [
 ]
 
 
-@pytest.fixture(scope="module", params=SPARSE_BACKENDS)
-def backend(request):
-    """Name of a backend that has attention and can be loaded."""
-    require(request.param)
-    return request.param
+backend = backend_fixture(ATTENTION_BACKENDS)
 
 
 def stem(path):
     return path.stem
-
-
-def relative(result, expected, floor=0.0):
-    """Largest error over the largest entry."""
-    assert result.shape == expected.shape
-    scale = max(float(np.max(np.abs(expected), initial=0.0)), floor)
-    error = float(np.max(np.abs(result - expected), initial=0.0))
-    return error / scale if scale else error
 
 
 def load_layer(path, dtype=np.float64):
@@ -240,7 +228,7 @@ def test_threads_change_nothing(variant, backend, rng):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_backends_agree_on_long_sequences(variant, dtype, rng):
     """100 tokens and heads wider than a vector, odd in every other respect."""
-    for name in SPARSE_BACKENDS:
+    for name in ATTENTION_BACKENDS:
         require(name)
     heads = 3 if variant in WITH_HEADS else 1
     shapes = parameter_shapes(variant, 66, heads, 22)
@@ -250,7 +238,7 @@ def test_backends_agree_on_long_sequences(variant, dtype, rng):
     for options in ({}, {"strict_causal": True}):
         how = {"variant": variant, "n_heads": heads, "chunk_size": 20, "poly_order": 2} | options
         results = {}
-        for name in SPARSE_BACKENDS:
+        for name in ATTENTION_BACKENDS:
             out = attention.context_pulse_attention(x, params, **how, backend=name)
             results[name] = [out, *attention.context_pulse_attention_vjp(x, params, out, **how, backend=name)]
         out, dx, grads = results.pop("numpy")

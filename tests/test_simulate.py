@@ -7,9 +7,6 @@ import importlib
 import multiprocessing
 import pickle
 import pkgutil
-import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -19,6 +16,7 @@ import numpy as np
 import pytest
 from oracles import kuramoto as oracle
 from oracles import observables
+from processes import interrupted
 from samples import METHODS, circle_gap, network, phases, same_bits, symmetric
 
 import spo_fast
@@ -514,18 +512,7 @@ INTERRUPTED = """
 def test_interrupt_ends_a_long_run(backend, modulation):
     """SIGINT into a run of days ends it with KeyboardInterrupt; a guard of 60 s ends the wait."""
     script = textwrap.dedent(INTERRUPTED).replace("BACKEND", backend).replace("MODULATION", modulation)
-    child = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout.readline() == "ready\n", child.stderr.read()
-        time.sleep(1.0)
-        child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
-    finally:
-        child.kill()
-        child.wait()
-    assert out == "interrupted\n" and child.returncode == 0, err
+    assert interrupted(script, 1.0) == "interrupted\n"
 
 
 @pytest.mark.parametrize("modulated", [False, True])

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from conftest import require
+from processes import interrupted
 
 import spo_fast
 
@@ -388,18 +389,7 @@ def test_interrupt_while_workers_run(core, ensemble):
             print("interrupted", flush=True)
     """
     script = textwrap.dedent(START) + textwrap.dedent(program)
-    child = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout.readline() == "ready\n", child.stderr.read()
-        time.sleep(0.5)
-        child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
-    finally:
-        child.kill()
-        child.wait()
-    assert out == "interrupted\n" and child.returncode == 0, err
+    assert interrupted(script, 0.5) == "interrupted\n"
 
 
 def test_memory_stays_flat_and_threads_few(core):

@@ -11,7 +11,7 @@ import os
 import numpy as np
 import pytest
 from oracles import attention as oracle
-from samples import same_bits
+from samples import relative, same_bits
 
 from spo_fast import kernels
 from spo_fast.backends.status import Status
@@ -20,12 +20,6 @@ UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 DTYPES = [np.float64] if UNCOMPILED else [np.float64, np.float32]
 STEP = 1e-30  # of the complex step
 NO_MASK = np.empty((0, 0), bool)
-
-
-def relative(result, expected):
-    scale = float(np.max(np.abs(expected), initial=0.0))
-    error = float(np.max(np.abs(result - expected), initial=0.0))
-    return error / scale if scale else error
 
 
 def tolerance(dtype):

@@ -81,3 +81,23 @@ def mask_case(name, dtype=torch.float64):
     if options.pop("key_mask", False):
         options["key_mask"] = torch.tensor([[True, False, True, False], [False, False, False, False]])
     return tensors, options
+
+
+def error(found, wanted):
+    """Largest error over the largest entry."""
+    return np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-30)
+
+
+def check_stored(layer, data, parameters):
+    """Compare a layer's output and gradients with those of a stored case."""
+    x = torch.from_numpy(data["x"]).requires_grad_()
+    out = layer(x)
+    assert error(out.detach().numpy(), data["out"]) < 1e-11
+    (out * torch.from_numpy(data["r"])).sum().backward()
+    assert error(x.grad.numpy(), data["grad_x"]) < 1e-9
+    for name in parameters:
+        wanted, found = data[f"g.{name}"], layer.get_parameter(name).grad
+        if not wanted.any():
+            assert found is None or found.abs().max() < 1e-12
+        else:
+            assert error(found.numpy(), wanted) < 1e-9, name

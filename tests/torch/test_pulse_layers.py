@@ -7,6 +7,7 @@ import json
 import pickle
 from pathlib import Path
 
+import attention_cases as samples
 import numpy as np
 import pytest
 import torch
@@ -46,10 +47,6 @@ CASES = [
 EVERY = pytest.mark.parametrize("make, sizes, options", CASES, ids=lambda x: getattr(x, "__name__", str(x)))
 
 
-def error(found, wanted):
-    return np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-30)
-
-
 def drawn(make, sizes, options, dtype=torch.float64, **more):
     """A layer all of whose parameters matter."""
     torch.manual_seed(0)
@@ -76,17 +73,7 @@ def test_stored_vectors(path, implementation):
     make = LAYERS[meta["kind"]]
     layer = make(meta["d_model"], dtype=torch.float64, implementation=implementation, **options)
     layer.load_state_dict({name: torch.from_numpy(data[f"p.{name}"]) for name in meta["params"]})
-    x = torch.from_numpy(data["x"]).requires_grad_()
-    out = layer(x)
-    assert error(out.detach().numpy(), data["out"]) < 1e-11
-    (out * torch.from_numpy(data["r"])).sum().backward()
-    assert error(x.grad.numpy(), data["grad_x"]) < 1e-9
-    for name in meta["params"]:
-        wanted, found = data[f"g.{name}"], layer.get_parameter(name).grad
-        if not wanted.any():
-            assert found is None or found.abs().max() < 1e-12
-        else:
-            assert error(found.numpy(), wanted) < 1e-9, name
+    samples.check_stored(layer, data, meta["params"])
 
 
 def test_there_are_stored_vectors():
