@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spo_fast import plotting
+from spo_fast.experiments.specs import BATCH, REACHED
 from spo_fast.experiments.summary import Outcome
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ def plot_learning(chosen: Mapping[str, Outcome], axes: Axes | None = None) -> Ax
     """
     axes = plotting.new_axes(axes)
     for place, outcome in enumerate(chosen.values()):
-        sequences = 64 * np.array(outcome.records[0]["tested_at"]) / 1000
+        sequences = BATCH * np.array(outcome.records[0]["tested_at"]) / 1000
         curves = np.array([record["accuracy"] for record in outcome.records])
         style = _style(place)
         axes.plot(sequences, curves.mean(0), label=outcome.label, linewidth=1.4, **style)
         if len(curves) > 1:
             axes.fill_between(sequences, curves.min(0), curves.max(0), color=style["color"], alpha=0.12, lw=0)
-    axes.axhline(0.95, color=plotting.GREY, linewidth=0.6)
+    axes.axhline(REACHED, color=plotting.GREY, linewidth=0.6)
     axes.set(xlabel="training sequences (thousands)", ylabel="accuracy", ylim=(0.0, 1.02))
     axes.margins(x=0.0)
     if chosen:

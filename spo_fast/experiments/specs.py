@@ -1,9 +1,15 @@
-"""What the compared models are, in names and options; `spo_fast.experiments.models` builds them."""
+"""What is compared: numbers of the protocol, and names and options of the models, without PyTorch.
+
+`spo_fast.experiments.models` builds the models.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+
+BATCH = 64  # sequences of a training step
+REACHED = 0.95  # accuracy that counts as learned
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import torch
 
 from spo_fast.experiments import summary
 from spo_fast.experiments.models import HEADS, WIDTH, build
-from spo_fast.experiments.specs import MODELS, PROTOCOL
+from spo_fast.experiments.specs import BATCH, MODELS, PROTOCOL
 from spo_fast.experiments.tasks import TASKS
-from spo_fast.experiments.training import BATCH, one_thread, optimiser, step_once
+from spo_fast.experiments.training import one_thread, optimiser, step_once
 from spo_fast.torch import IMPLEMENTATIONS, OscillatorAttention
 
 ROUNDS = 30

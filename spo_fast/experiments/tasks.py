@@ -11,6 +11,8 @@ from functools import partial
 
 import numpy as np
 
+from spo_fast.experiments.specs import BATCH
+
 VOCABULARY = 64  # 0..31 serve as keys, 32..63 as values
 KEYS = 32
 TESTED = 2000  # sequences of the test set that is used during training
@@ -60,7 +62,7 @@ class Task:
     others: Mapping[str, Draw]
     parts: tuple[Draw, ...] = ()
 
-    def stream(self, seed: int, size: int = 64) -> Iterator[Batch]:
+    def stream(self, seed: int, size: int = BATCH) -> Iterator[Batch]:
         """Draw fresh training batches without end.
 
         Parameters

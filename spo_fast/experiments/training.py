@@ -17,14 +17,12 @@ from spo_fast.backends import attention as backends
 from spo_fast.experiments import mechanism, models
 from spo_fast.experiments.records import Record
 from spo_fast.experiments.runner import Report, Run
-from spo_fast.experiments.specs import MODELS
+from spo_fast.experiments.specs import BATCH, MODELS, REACHED
 from spo_fast.experiments.tasks import TASKS, Batch, Task
 from spo_fast.torch import IMPLEMENTATIONS
 
-BATCH = 64
 TEST_EVERY = 100  # steps
 TEST_CHUNK = 250  # sequences a forward pass
-REACHED = 0.95
 
 
 def train(run: Run, settings: Record, report: Report) -> Record:
