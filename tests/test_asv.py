@@ -213,38 +213,71 @@ def tool():
 
 
 TABLE = """\
-| Change   | Before [aaaaaaaa] | After [bbbbbbbb] | Ratio   | Benchmark (Parameter)             |
-|----------|-------------------|------------------|---------|-----------------------------------|
-|          | 2.00±0.1μs        | 2.10±0.2μs       | 1.05    | modulation.Modulate.time('a', 16) |
-|          | n/a               | n/a              | n/a     | modulation.Modulate.time('b', 16) |
-| +        | 1.00±0ms          | 3.00±0ms         | 3.00    | modulation.Modulate.time('c', 16) |
-|          | 1.00±0ms          | 1.60±0ms         | ~1.60   | modulation.Modulate.time('d', 16) |
-|          | 2.00±0ms          | 1.00±0ms         | 0.50    | modulation.Modulate.time('e', 16) |
+| Change   | Before [aaaaaaaa] | After [bbbbbbbb] | Ratio   | Benchmark (Parameter)                |
+|----------|-------------------|------------------|---------|--------------------------------------|
+|          | 2.00±0.1μs        | 2.10±0.2μs       | 1.05    | modulation.Modulate.time_it('a', 16) |
+|          | n/a               | n/a              | n/a     | modulation.Modulate.time_it('b', 16) |
+| +        | 1.00±0ms          | 3.00±0ms         | 3.00    | modulation.Modulate.time_it('c', 16) |
+|          | 1.00±0ms          | 1.60±0ms         | ~1.60   | modulation.Modulate.time_it('d', 16) |
+|          | 2.00±0ms          | 1.00±0ms         | 0.50    | modulation.Modulate.time_it('e', 16) |
 """
 
 
 def test_the_spread_is_that_of_unchanged_cells(tool):
-    assert tool.ratios(TABLE) == [1.05, 1.6, 0.5]
-    text = tool.spread([1.05, 1.6, 0.5], "medians")
-    assert text == "spread of medians, 3 unchanged cells: median 60%, 90th percentile 60%, largest 100%"
-    assert tool.spread([], "medians") == "spread of medians: no unchanged cells"
+    found = tool.ratios(TABLE)
+    assert list(found.values()) == [1.05, 1.6, 0.5]
+    found["modulation.Modulate.time_it('a', 256)"] = 1.25
+    calls, kernels = tool.spread(found, "medians")
+    assert calls == (
+        f"spread of medians, calls of microseconds (factor {tool.FACTORS['calls of microseconds'][1]}), "
+        "3 unchanged cells: median 60%, 90th percentile 60%, largest 100%"
+    )
+    assert kernels.endswith("1 unchanged cells: median 25%, 90th percentile 25%, largest 25%")
+    assert tool.spread({}, "medians") == ["spread of medians: no unchanged cells"]
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("workers.SimulateShared.time_simulate_workers('cython', 16, 2)", "by the clock on the wall"),
+        ("workers.ParityShared.track_workers_parity_error('cython', 16, 2)", "memory and errors"),
+        ("startup.Import.time_import", "processes"),
+        ("boundary.EmptyStep.time_empty_step('cython')", "calls of microseconds"),
+        (
+            "modulation.ModulatorAlgorithm.time_modulator_algorithm('numba', 16, 'direct')",
+            "calls of microseconds",
+        ),
+        ("networks.Ring.time_ring('cython', 1000)", "kernels"),
+        ("attention.Softmax.time_causal_attention_and_back('cython', 17)", "kernels"),
+        ("kuramoto.Memory.peakmem_simulate('cython', 16)", "memory and errors"),
+    ],
+)
+def test_each_cell_has_the_factor_of_what_it_times(tool, name, kind):
+    assert tool.kind(name) == kind
 
 
 def test_what_asv_calls_slower_counts_if_the_best_sample_is_slower(tool):
-    cell = "modulation.Modulate.time('c', 16)"
-    slower, lines = tool.verdict(TABLE, {cell: 1.0}, {cell: 2.9}, 1.5)
+    cell = "modulation.Modulate.time_it('c', 16)"
+    slower, lines = tool.verdict(TABLE, {cell: 1.0}, {cell: 2.9})
     assert slower
     assert lines == [f"SLOWER: {cell}: median 3.00, best sample 2.90"]
-    slower, lines = tool.verdict(TABLE, {cell: 1.0}, {cell: 1.1}, 1.5)
+    slower, lines = tool.verdict(TABLE, {cell: 1.0}, {cell: 1.1})
     assert not slower
-    assert lines == [f"disturbed, not slower: {cell}: median 3.00, best sample 1.10"]
-    assert tool.verdict(TABLE, {}, {}, 1.5) == (True, [f"SLOWER: {cell}: median 3.00"])
-    assert tool.verdict(TABLE.replace("| + ", "|   "), {}, {}, 1.5) == (False, ["nothing is slower"])
+    assert lines == [f"not slower by 1.5: {cell}: median 3.00, best sample 1.10"]
+    assert tool.verdict(TABLE, {cell: 1.0}, {cell: 2.9}, 3.5)[0] is False
+    assert tool.verdict(TABLE, {}, {}) == (True, [f"SLOWER: {cell}: median 3.00"])
+    assert tool.verdict(TABLE.replace("| + ", "|   "), {}, {}) == (False, ["nothing is slower"])
+
+
+def test_a_change_below_the_factor_of_its_kind_does_not_count(tool):
+    line = "| +        | 1.00±0ms          | 1.40±0ms         | 1.40    | {}('c', {}) |"
+    for n, counts in ((16, False), (256, True)):
+        assert tool.verdict(line.format("modulation.Modulate.time_it", n), {}, {})[0] is counts
 
 
 def test_a_benchmark_that_now_fails_counts(tool):
     row = "| !        | 1.00±0ms  | failed  | n/a  | kuramoto.Step.time_step('numba', 16) |"
-    assert tool.verdict(row, {}, {}, 1.5)[0]
+    assert tool.verdict(row, {}, {})[0]
 
 
 def test_best_samples_are_read_from_the_results_of_asv(tool, monkeypatch, tmp_path):
@@ -273,12 +306,7 @@ def test_the_code_of_both_commits_is_described(tool, monkeypatch, tmp_path):
 
 def test_the_command_compares_head_with_its_parent(tool):
     options = tool.parse([])
-    assert (options.base, options.head, options.profile, options.factor) == (
-        "HEAD^",
-        "HEAD",
-        "fast",
-        tool.FACTOR,
-    )
+    assert (options.base, options.head, options.profile, options.factor) == ("HEAD^", "HEAD", "fast", None)
     assert tool.parse(["--bench", "a", "--bench", "b"]).bench == ["a", "b"]
     variables = tool.environment("fast")
     assert variables["SPO_FAST_ASV_PROFILE"] == "fast"

@@ -27,7 +27,15 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "asv_benchmarks" / ".asv"
 CONFIG = ROOT / "asv_benchmarks" / "asv.conf.json"
 ASV = [sys.executable, "-m", "asv", "--config", str(CONFIG)]
-FACTOR = 1.5  # docs/benchmarks.md tells the spread that it was chosen from
+# What counts as slower, by what a cell times: the first pattern that its name holds. docs/benchmarks.md tells
+# the spreads that the factors were chosen from.
+FACTORS = {
+    "by the clock on the wall": (r"^workers\..*\.time_", 2.0),
+    "processes": (r"^startup\.", 1.5),
+    "calls of microseconds": (r"^boundary\.|\.time_.*\b16\b", 1.5),
+    "kernels": (r"\.time_", 1.3),
+    "memory and errors": ("", 1.5),
+}
 ROW = re.compile(r"^\|\s*(\S?)\s*\|\s*(\S.*?)\s*\|\s*(\S.*?)\s*\|\s*~?([\d.]+|n/a)\s*\|\s*(\S.*?)\s*\|$")
 
 
@@ -86,38 +94,47 @@ def marked(table: str, marks: str) -> list[tuple[str, str]]:
     return [(row[5], row[4]) for row in rows if row and row[1] and row[1] in marks]
 
 
+def kind(name: str) -> str:
+    """Which of `FACTORS` is for a cell."""
+    return next(key for key, (pattern, _) in FACTORS.items() if re.search(pattern, name))
+
+
 def verdict(
-    table: str, before: dict[str, float], after: dict[str, float], factor: float
+    table: str, before: dict[str, float], after: dict[str, float], factor: float | None = None
 ) -> tuple[bool, list[str]]:
-    """Whether something is slower, and lines that say what; cells without samples are as asv found them."""
+    """Whether something is slower, and lines that say what; cells without samples go by asv's own ratio."""
     slower, lines = False, []
     for name, ratio in marked(table, "+!"):
-        if name not in before or name not in after:
-            text, counts = "", True
-        else:
+        limit = factor or FACTORS[kind(name)][1]
+        counts, text = ratio == "n/a" or float(ratio) > limit, ""
+        if name in before and name in after:
             times = after[name] / before[name]
-            text, counts = f", best sample {times:.2f}", times > factor
+            counts, text = counts and times > limit, f", best sample {times:.2f}"
         slower = slower or counts
-        lines.append(f"{'SLOWER' if counts else 'disturbed, not slower'}: {name}: median {ratio}{text}")
+        finding = "SLOWER" if counts else f"not slower by {limit}"
+        lines.append(f"{finding}: {name}: median {ratio}{text}")
     return slower, lines or ["nothing is slower"]
 
 
-def ratios(table: str) -> list[float]:
-    """Ratios of the medians of unchanged cells in a table of ``asv compare``."""
+def ratios(table: str) -> dict[str, float]:
+    """Ratios of the medians of cells in a table of ``asv compare`` that it does not call changed."""
     rows = (ROW.match(line) for line in table.splitlines())
-    return [float(row[4]) for row in rows if row and not row[1] and row[4] != "n/a"]
+    return {row[5]: float(row[4]) for row in rows if row and not row[1] and row[4] != "n/a"}
 
 
-def spread(values: list[float], of: str) -> str:
-    """One line on how far ratios lie from 1."""
-    if not values:
-        return f"spread of {of}: no unchanged cells"
-    off = sorted(max(value, 1.0 / value) - 1.0 for value in values if value > 0.0)
-    middle, high = off[len(off) // 2], off[int(0.9 * (len(off) - 1))]
-    return (
-        f"spread of {of}, {len(off)} unchanged cells: median {middle:.0%}, "
-        f"90th percentile {high:.0%}, largest {off[-1]:.0%}"
-    )
+def spread(found: dict[str, float], of: str) -> list[str]:
+    """Lines on how far ratios lie from 1, one for each kind of cells."""
+    lines = []
+    for name, (_, factor) in FACTORS.items():
+        values = [value for cell, value in found.items() if value > 0.0 and kind(cell) == name]
+        if values:
+            off = sorted(max(value, 1.0 / value) - 1.0 for value in values)
+            middle, high = off[len(off) // 2], off[int(0.9 * (len(off) - 1))]
+            lines.append(
+                f"spread of {of}, {name} (factor {factor}), {len(off)} unchanged cells: median {middle:.0%}, "
+                f"90th percentile {high:.0%}, largest {off[-1]:.0%}"
+            )
+    return lines or [f"spread of {of}: no unchanged cells"]
 
 
 def describe(base: str, head: str) -> list[str]:
@@ -138,7 +155,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--base", default="HEAD^", help="commit to compare with (HEAD^)")
     parser.add_argument("--head", default="HEAD", help="commit that is judged (HEAD)")
     parser.add_argument("--profile", default="fast", choices=("fast", "regular"), help="how much to measure")
-    parser.add_argument("--factor", type=float, default=FACTOR, help=f"what counts as slower ({FACTOR})")
+    parser.add_argument("--factor", type=float, help="what counts as slower, for all (by what a cell times)")
     parser.add_argument("--bench", action="append", default=[], help="benchmarks to run (all)")
     return parser.parse_args(arguments)
 
@@ -169,7 +186,8 @@ def main(arguments: list[str] | None = None) -> int:
     log.unlink(missing_ok=True)
     # asv asks who this machine is unless it has been told; its questions and default answers are not shown.
     subprocess.run([*ASV, "machine", "--yes"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    factor = ["--factor", str(options.factor)]
+    least = options.factor or min(limit for _, limit in FACTORS.values())
+    factor = ["--factor", str(least)]
     benches = [word for name in options.bench for word in ("--bench", name)]
     commits = [base, head]
     status = asv(
@@ -184,8 +202,8 @@ def main(arguments: list[str] | None = None) -> int:
     slower, findings = verdict(table, before, after, options.factor)
     loaded_code = [f"code loaded by {base[:8]} -> {head[:8]}:", *describe(base, head)]
     changed = {name for name, _ in marked(table, "+-!*")}
-    bests = [after[name] / before[name] for name in sorted(after.keys() & before.keys() - changed)]
-    spreads = [spread(ratios(table), "medians"), spread(bests, "best samples")]
+    bests = {name: after[name] / before[name] for name in sorted(after.keys() & before.keys() - changed)}
+    spreads = [*spread(ratios(table), "medians"), *spread(bests, "best samples")]
     lines = ["", *spreads, *loaded_code, "", *findings]
     with log.open("a", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
