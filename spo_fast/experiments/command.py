@@ -24,6 +24,11 @@ STUDIES = (
     "timing",
     "binding",
     "decoding",
+    "recall",
+    "gap-copy",
+    "pulse-ablations",
+    "attention-mass",
+    "score-maps",
 )
 IMPLEMENTATIONS = ("kernel", "eager")  # of spo_fast.torch, which is not loaded for a list of options
 REPORT, SPEED = "report", "speed"
@@ -41,7 +46,7 @@ def load(name: str) -> Study:
     -------
     Study
     """
-    study: Study = import_module(f"spo_fast.experiments.{name}").STUDY
+    study: Study = import_module(f"spo_fast.experiments.{name.replace('-', '_')}").STUDY
     return study
 
 

@@ -137,7 +137,7 @@ def _running(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, still: bool = False) -> Tensor:
-    """`spo_fast.pulse.rotary_embedding` of (B, H, N, d); its order of components alone where it stands still."""
+    """`spo_fast.pulse.rotary_embedding` of (B, H, N, d), or its order of components alone."""
     a, b = x[..., ::2], x[..., 1::2]
     if still:
         return torch.cat([a, b], -1)
