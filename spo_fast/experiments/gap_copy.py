@@ -17,18 +17,16 @@ head and with four.
 from __future__ import annotations
 
 from spo_fast.experiments import pulse_scores
-from spo_fast.experiments.recall import MODELS, RATES, flatlines
+from spo_fast.experiments.recall import MODELS, RATES, flatlines, pace
 from spo_fast.experiments.specs import REACHED
 from spo_fast.experiments.study import claim, trained
-from spo_fast.experiments.summary import Outcome, thousands
+from spo_fast.experiments.summary import Outcome
 
 STEPS = 1500
 
 
 def _solved(outcome: Outcome) -> tuple[str, bool]:
-    text = (
-        f"{outcome.final:.3f} final, 95 % after {thousands(outcome.to_95)}, loss {outcome.last('loss_known')}"
-    )
+    text = f"{pace(outcome)}, loss {outcome.last('loss_known')}"
     return text, outcome.final >= REACHED
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spo_fast.experiments import summary
-from spo_fast.experiments.recall import RATES, STEPS
+from spo_fast.experiments.recall import RATES, STEPS, pace
 from spo_fast.experiments.specs import ABLATIONS, CORRECTED
 from spo_fast.experiments.study import Claim, claim, trained
 from spo_fast.experiments.summary import Outcome, thousands
@@ -59,8 +59,7 @@ def _carries(without: Outcome, whole: Outcome) -> tuple[str, bool]:
 
 
 def _survives(corrected: Outcome, whole: Outcome) -> tuple[str, bool]:
-    texts = (f"{o.final:.3f} final, 95 % after {thousands(o.to_95)}" for o in (corrected, whole))
-    return " against ".join(texts), (
+    return f"{pace(corrected)} against {pace(whole)}", (
         corrected.final >= whole.final - 0.02 and corrected.to_95 <= 1.5 * whole.to_95 < float("inf")
     )
 

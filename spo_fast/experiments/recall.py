@@ -44,9 +44,24 @@ def flatlines(outcome: Outcome) -> tuple[str, bool]:
     return f"{outcome.final:.3f} final, loss {outcome.last('loss_known')}", outcome.final < FLAT
 
 
+def pace(outcome: Outcome) -> str:
+    """Write when a model got to 95 %, and where it ended.
+
+    Parameters
+    ----------
+    outcome : Outcome
+
+    Returns
+    -------
+    str
+    """
+    never = outcome.to_95 == float("inf")
+    reached = "never 95 %" if never else f"95 % after {thousands(outcome.to_95)}"
+    return f"{reached}, {outcome.final:.3f} final"
+
+
 def _at_once(outcome: Outcome) -> tuple[str, bool]:
-    text = f"95 % after {thousands(outcome.to_95)}, {outcome.final:.3f} final"
-    return text, outcome.to_95 <= SOON and outcome.final >= 0.99
+    return pace(outcome), outcome.to_95 <= SOON and outcome.final >= 0.99
 
 
 def _converges(model: str, published: str) -> Claim:
