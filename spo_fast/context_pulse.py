@@ -28,6 +28,7 @@ from spo_fast.validation import (
     head_width,
     integer,
     like,
+    like_sink,
     named_arrays,
     token_input,
 )
@@ -193,7 +194,7 @@ def pulse_attention(
     A : array_like, shape (H, d, d)
         Of "parseval", "chunked" and "alpert": the twist is I + A - A^T.
     sink : array_like, shape (H,)
-        Of the same: score of one more column.
+        Of the same: score of one more column; -inf where there is none.
     v_null : array_like, shape (H, d)
         Of the same: its value.
     chunk_size, poly_order, decay, mask, strict_causal, wedge, rotary, normalise, backend, workers
@@ -233,7 +234,8 @@ def pulse_attention(
             continue
         if value is None:
             raise ValueError(f"{name} must be given for variant {variant!r}, got None")
-        given[name] = like(value, name, expected[name], dtype)
+        check = like_sink if name == "sink" else like
+        given[name] = check(value, name, expected[name], dtype)
     return attend(given, options, backend, workers)
 
 
@@ -547,7 +549,8 @@ def context_pulse_attention(
         d/H. chunked and alpert: ``W_O``, (d, d). parseval, chunked and alpert: ``A``, (H, d_h, d_h), with d_h
         even; ``gate_proj.weight``, (H d_h, d); ``gate_proj.bias``, (H d_h,); ``sink``, (1,), and ``v_null``,
         (d_h,), of parseval, (1, H, 1, 1) and (1, H, 1, d_h) of the others. parseval: ``decay_logit``, (1,).
-        alpert: ``jump_scale`` and ``jump_bias``, (1,), which like its gate have no effect. Optionally
+        alpert: ``jump_scale`` and ``jump_bias``, (1,), which like its gate have no effect. A ``sink`` of -inf
+        is none. Optionally
         ``b_v``, (H d_h,), and where there is a ``W_O`` ``b_o``, (d,).
     variant : {"standard", "leaky", "parseval", "chunked", "alpert"}
         Which one.

@@ -289,6 +289,22 @@ def test_as_published_outputs_do_depend_on_later_tokens(variant, rng):
     assert np.abs(changed - out)[:, place].max() > 1e-6
 
 
+@pytest.mark.parametrize("variant", WITH_WEDGE)
+def test_a_sink_of_minus_infinity_is_none(variant, backend, rng):
+    """It is the limit of sinks far below all scores, and passes no gradient on."""
+    x, params, how = draw_layer(rng, variant)
+    bare = params | {"sink": np.full_like(params["sink"], -np.inf)}
+    far = params | {"sink": np.full_like(params["sink"], -100.0)}
+    out, other = (attention.context_pulse_attention(x, p, **how, backend=backend) for p in (bare, far))
+    assert relative(out, other) < 1e-12
+    dx, grads = attention.context_pulse_attention_vjp(x, bare, out, **how, backend=backend)
+    expected, _ = attention.context_pulse_attention_vjp(x, far, out, **how, backend=backend)
+    assert relative(dx, expected) < 1e-11
+    assert not grads["sink"].any() and not grads["v_null"].any()
+    with pytest.raises(ValueError, match=r"params\['sink'\] must be finite or -inf, got inf at index 0"):
+        attention.context_pulse_attention(x, params | {"sink": -bare["sink"]}, **how, backend=backend)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("variant", WITH_WEDGE)
 def test_the_wedge_at_its_zero_start(variant, strict, backend, rng):

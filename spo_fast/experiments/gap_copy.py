@@ -6,8 +6,8 @@ positions, and 16 of them can be known: those of the pattern behind its second s
 the first differs from sequence to sequence. The model is embedding, attention and readout, no residual,
 norm or MLP; AdamW at 3e-3, 1,500 steps of 32 fresh sequences; four heads and chunks of 16 tokens for
 chunked and alpert; width 64, alpert 128. Accuracy is that of the 16 (one token at random 1.6 %, one of
-the pattern's 6.3 %); the loss is kept apart for the 16 and the rest, which cannot fall much below ln 62 =
-4.127. The mean of both, the published curve, moves between 4.13 and 3.85 whatever happens.
+the pattern's 6.3 %); the loss is kept apart for the 16 and the rest, which cannot fall much below
+ln 62 = 4.127. The mean of both, the published curve, moves between 4.13 and 3.85 whatever happens.
 
 Criteria, fixed beforehand: "flatlines" is an accuracy below 10 % at the end, mean over seeds; "solved" is
 95 % at the end. The controls are softmax with rotary positions and a projection of the output, with one

@@ -9,8 +9,8 @@ unlike the published one can learn, and both.
 Criteria, fixed beforehand: a part *carries* the effect when without it the final accuracy is below half
 of the published form's, it *speeds it up* when without it the sequences to 95 % are more than twice as
 many, it *hinders* when they are fewer than half, else it makes *little* difference. The effect *survives*
-causality when the corrected form ends at most 0.02 lower and needs at most 1.5 times the sequences to 95
-%. Nothing is published for these.
+causality when the corrected form ends at most 0.02 lower and needs at most 1.5 times the sequences to
+95 %. Nothing is published for these.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ and chunks of 16 tokens.
 Criteria, fixed beforehand: "flatlines" is an accuracy below 10 % at the end, mean over seeds; "converges
 at once" is 95 % within a quarter of the training, 1,000 steps or 32 k sequences, in the median over
 seeds, and at least 99 % at the end. As published, parseval and alpert see more than the past (see the
-page on their parts), so their figures are no proof of recall; their strictly causal forms are.
+page on attention), so their figures are no proof of recall; their strictly causal forms are.
 """
 
 from __future__ import annotations

@@ -94,11 +94,13 @@ def _draw(records: Sequence[Record], figure: Figure) -> None:
     grid = figure.subplots(len(TIMES), len(MAPPED), squeeze=False)
     for row, time in zip(grid, TIMES, strict=True):
         for axes, name in zip(row, MAPPED, strict=True):
-            axes.set_title(f"{LABELS[name]}, {time}", fontsize=8)
-            for group in groups:
-                if group.model == name:
-                    maps = [record["scores"][time]["map"] for record in group.records]
-                    figures.plot_map(np.mean(maps, axis=0), axes)
+            maps = [
+                r["scores"][time]["map"] for group in groups if group.model == name for r in group.records
+            ]
+            if maps:
+                figures.plot_map(np.mean(maps, axis=0), axes).set_title(f"{LABELS[name]}, {time}", fontsize=8)
+            else:
+                axes.set_axis_off()
 
 
 def _tabulate(records: Sequence[Record]) -> list[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 BATCH = 64  # sequences of a training step
@@ -104,7 +105,7 @@ PULSES = {
     "fixed-decay": PulseSpec("parseval, decay fixed at 0.5", "parseval", held={"decay_logit": 0.0}),
     "no-wedge": PulseSpec("parseval, no wedge", "parseval", held={"A": 0.0}),
     "no-rope": PulseSpec("parseval, no RoPE", "parseval", {"rotary": False}),
-    "no-sink": PulseSpec("parseval, no sink", "parseval", held={"sink": -30.0, "v_null": 0.0}),
+    "no-sink": PulseSpec("parseval, no sink", "parseval", held={"sink": -inf, "v_null": 0.0}),
     "no-norm": PulseSpec("parseval, no normalisation", "parseval", {"normalise": False}),
     "no-decay-no-rope": PulseSpec("parseval, no memory, no RoPE", "parseval", {"rotary": False}, _NO_DECAY),
     "parseval-causal": PulseSpec("parseval, strictly causal", "parseval", {"strict_causal": True}),

@@ -54,8 +54,20 @@ def test_every_model_learns_with_what_is_not_held(name):
 
 @pytest.mark.parametrize("name", PULSES)
 def test_implementations_agree(name):
-    kernel, eager = (build(name, implementation=which)(tokens()) for which in ("kernel", "eager"))
-    torch.testing.assert_close(kernel, eager, rtol=2e-4, atol=2e-4)
+    results = []
+    for implementation in ("kernel", "eager"):
+        model = build(name, implementation=implementation)
+        out = model(tokens())
+        learned = {key: p for key, p in model.named_parameters() if p.requires_grad}
+        grads = torch.autograd.grad(out.square().sum(), list(learned.values()), allow_unused=True)
+        results.append([out, *(g for key, g in zip(learned, grads, strict=True) if used(name, key))])
+    for kernel, eager in zip(*results, strict=True):
+        torch.testing.assert_close(kernel, eager, rtol=1e-3, atol=1e-3 * max(1.0, eager.abs().max().item()))
+
+
+def used(name, key):
+    """Whether a parameter has an effect."""
+    return not (PULSES[name].layer == "alpert" and ("jump" in key or "gate" in key))
 
 
 def test_widths_are_those_of_the_tasks():
