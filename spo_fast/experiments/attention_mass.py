@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spo_fast.experiments import figures, pulse_scores, summary
-from spo_fast.experiments.pulse_scores import mass_table, measured, share
-from spo_fast.experiments.recall import RATES, STEPS
+from spo_fast.experiments.pulse_scores import RATES, mass_table, measured, scored, share
+from spo_fast.experiments.recall import STEPS
 from spo_fast.experiments.records import Record
-from spo_fast.experiments.study import Study, claim
+from spo_fast.experiments.study import Study
 from spo_fast.experiments.summary import Outcome
 
 if TYPE_CHECKING:
@@ -68,15 +68,12 @@ STUDY = Study(
     seeds=3,
     steps=STEPS,
     claims=(
-        claim(
-            "the sink takes the mass of the first token", "it does", ("parseval", "no-sink"), _takes, RATES
-        ),
-        claim(
+        scored("the sink takes the mass of the first token", "it does", ("parseval", "no-sink"), _takes),
+        scored(
             "without a sink the mass is on the first token (at least twice an even share)",
             "it is",
             ("no-sink",),
             _gathers,
-            RATES,
         ),
     ),
     draw=_draw,

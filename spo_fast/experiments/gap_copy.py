@@ -17,7 +17,8 @@ head and with four.
 from __future__ import annotations
 
 from spo_fast.experiments import pulse_scores
-from spo_fast.experiments.recall import MODELS, RATES, flatlines, pace
+from spo_fast.experiments.pulse_scores import RATES
+from spo_fast.experiments.recall import MODELS, flatlines, pace
 from spo_fast.experiments.specs import REACHED
 from spo_fast.experiments.study import claim, trained
 from spo_fast.experiments.summary import Outcome

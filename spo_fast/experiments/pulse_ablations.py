@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spo_fast.experiments import summary
-from spo_fast.experiments.recall import RATES, STEPS, pace
+from spo_fast.experiments.pulse_scores import RATES
+from spo_fast.experiments.recall import STEPS, pace
 from spo_fast.experiments.specs import ABLATIONS, CORRECTED
 from spo_fast.experiments.study import Claim, claim, trained
 from spo_fast.experiments.summary import Outcome, thousands

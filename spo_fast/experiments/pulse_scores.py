@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from spo_fast.experiments import summary
 from spo_fast.experiments.records import Record
 from spo_fast.experiments.specs import MAPPED
+from spo_fast.experiments.study import Claim, claim
 from spo_fast.experiments.summary import Outcome
 from spo_fast.experiments.tasks import Batch
 
@@ -23,6 +24,7 @@ SEQUENCES = 100  # of the test set
 DRAWN = 31  # tokens of the largest map that is kept
 SHARES = ("first", "sink", "answer", "self")
 TIMES = ("before", "after")
+RATES = (3e-3,)  # of all studies of context pulses
 
 
 def measure(model: PulseModel, batches: Sequence[Batch]) -> dict[str, Any]:
@@ -135,6 +137,25 @@ def measured(records: Sequence[Record]) -> list[Record]:
     list of dict
     """
     return [record for record in records if "scores" in record]
+
+
+def scored(
+    text: str, published: str, models: tuple[str, ...], judge: Callable[..., tuple[str, bool]]
+) -> Claim:
+    """Make a claim on what was measured inside models that were trained at the only rate.
+
+    Parameters
+    ----------
+    text, published, models, judge
+        As for `study.claim`.
+
+    Returns
+    -------
+    Claim
+        Which leaves out the runs that blew up.
+    """
+    inner = claim(text, published, models, judge, RATES)
+    return Claim(text, published, lambda records: inner.judge(measured(records)))
 
 
 def share(outcome: Outcome, name: str, time: str = "after") -> float:

@@ -18,11 +18,11 @@ page on attention), so their figures are no proof of recall; their strictly caus
 from __future__ import annotations
 
 from spo_fast.experiments import pulse_scores
+from spo_fast.experiments.pulse_scores import RATES
 from spo_fast.experiments.study import Claim, claim, trained
 from spo_fast.experiments.summary import Outcome, thousands
 from spo_fast.experiments.tasks import NEXT_BATCH
 
-RATES = (3e-3,)
 STEPS = 4000
 FLAT = 0.1  # accuracy that is below 10 %
 SOON = NEXT_BATCH * STEPS // 4  # sequences

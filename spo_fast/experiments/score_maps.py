@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spo_fast.experiments import figures, summary
-from spo_fast.experiments.pulse_scores import TIMES, measured, scores
-from spo_fast.experiments.recall import RATES, STEPS
+from spo_fast.experiments.pulse_scores import RATES, TIMES, measured, scored, scores
+from spo_fast.experiments.recall import STEPS
 from spo_fast.experiments.records import Record
 from spo_fast.experiments.specs import LABELS, MAPPED
-from spo_fast.experiments.study import Claim, Study, claim
+from spo_fast.experiments.study import Claim, Study
 from spo_fast.experiments.summary import Outcome
 
 if TYPE_CHECKING:
@@ -77,15 +77,9 @@ def _never_needed(without: Outcome, masked: Outcome) -> tuple[str, bool]:
 def _claims(model: str, published: str) -> tuple[Claim, ...]:
     both = (f"{model}-open", model)
     return (
-        claim(f"{model}: the future is noise", published, (model,), _noise, RATES),
-        claim(f"{model}: the trained model does not need its mask", published, (model,), _not_needed, RATES),
-        claim(
-            f"{model}: nor is it needed in training",
-            published,
-            both,
-            _never_needed,
-            RATES,
-        ),
+        scored(f"{model}: the future is noise", published, (model,), _noise),
+        scored(f"{model}: the trained model does not need its mask", published, (model,), _not_needed),
+        scored(f"{model}: nor is it needed in training", published, both, _never_needed),
     )
 
 
