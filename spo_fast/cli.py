@@ -233,7 +233,7 @@ def _add_experiment(commands: _Commands) -> None:
 
     experiment = commands.add_parser(
         "experiment",
-        help="run a study of attention by oscillators, or go on with it",
+        help="run a study of attention, or go on with it",
         description="Run what is missing of a study: each finished run is a line in DIR and is not repeated.",
     )
     command.add_options(experiment, names=_names, positive=_positive)

@@ -18,7 +18,7 @@ import numpy as np
 from spo_fast.backends import pulse as backends
 from spo_fast.backends.pulse import statistics
 from spo_fast.backends.pulse.reference import sigmoid
-from spo_fast.pulse import bases, fraction, rotary_tables, twist_of
+from spo_fast.pulse import angles, bases, fraction, rotary_tables, twist_of
 from spo_fast.validation import (
     choice,
     describe,
@@ -28,6 +28,7 @@ from spo_fast.validation import (
     head_width,
     integer,
     like,
+    like_sink,
     named_arrays,
     token_input,
 )
@@ -51,6 +52,8 @@ class PulseOptions:
     mask: bool
     strict_causal: bool
     wedge: str
+    rotary: bool
+    normalise: bool
 
     @classmethod
     def checked(
@@ -62,6 +65,8 @@ class PulseOptions:
         mask: Any = True,
         strict_causal: Any = False,
         wedge: Any = "published",
+        rotary: Any = True,
+        normalise: Any = True,
     ) -> PulseOptions:
         """Check everything.
 
@@ -78,19 +83,24 @@ class PulseOptions:
             flag(mask, "mask"),
             flag(strict_causal, "strict_causal"),
             choice(wedge, "wedge", WEDGES),
+            flag(rotary, "rotary"),
+            flag(normalise, "normalise"),
         )
         if result.strict_causal and not result.mask:
             raise ValueError("strict_causal must be False without a mask, got True and mask=False")
-        if result.wedge != "published" and variant not in _WITH_WEDGE:
-            raise ValueError(
-                f"wedge must be 'published' for variant {variant!r}, which has none, got {wedge!r}"
-            )
+        if variant not in _WITH_WEDGE:
+            for name, plain in (("wedge", "published"), ("rotary", True), ("normalise", True)):
+                if getattr(result, name) != plain:
+                    raise ValueError(
+                        f"{name} must be {plain!r} for variant {variant!r}, which has none, "
+                        f"got {getattr(result, name)!r}"
+                    )
         return result
 
     @property
     def looks_back_only(self) -> bool:
         """Whether no output depends on a later token, nor on how many there are."""
-        published = self.variant not in ("parseval", "alpert")
+        published = self.variant != "alpert" and self.over != "sample"
         return self.mask and (published or self.strict_causal)
 
     @property
@@ -101,6 +111,8 @@ class PulseOptions:
     @property
     def over(self) -> str:
         """What the normalisation goes over."""
+        if not self.normalise:
+            return statistics.NOTHING
         if self.variant != "parseval":
             return "point"
         return "running" if self.strict_causal else "sample"
@@ -161,6 +173,8 @@ def pulse_attention(
     mask: bool = True,
     strict_causal: bool = False,
     wedge: str = "published",
+    rotary: bool = True,
+    normalise: bool = True,
     backend: str | None = None,
     workers: int = 1,
 ) -> tuple[np.ndarray, PulseState]:
@@ -180,10 +194,10 @@ def pulse_attention(
     A : array_like, shape (H, d, d)
         Of "parseval", "chunked" and "alpert": the twist is I + A - A^T.
     sink : array_like, shape (H,)
-        Of the same: score of one more column.
+        Of the same: score of one more column; -inf where there is none.
     v_null : array_like, shape (H, d)
         Of the same: its value.
-    chunk_size, poly_order, decay, mask, strict_causal, wedge, backend, workers
+    chunk_size, poly_order, decay, mask, strict_causal, wedge, rotary, normalise, backend, workers
         As for `context_pulse_attention`.
 
     Returns
@@ -201,7 +215,9 @@ def pulse_attention(
     RuntimeError
         If the backend cannot be loaded.
     """
-    options = PulseOptions.checked(variant, chunk_size, poly_order, decay, mask, strict_causal, wedge)
+    options = PulseOptions.checked(
+        variant, chunk_size, poly_order, decay, mask, strict_causal, wedge, rotary, normalise
+    )
     queries = float_array(q, "q")
     if queries.ndim != 4 or queries.shape[3] < 1:
         raise ValueError(f"q must have shape (B, N, H, d) with d >= 1, got {queries.shape}")
@@ -218,7 +234,8 @@ def pulse_attention(
             continue
         if value is None:
             raise ValueError(f"{name} must be given for variant {variant!r}, got None")
-        given[name] = like(value, name, expected[name], dtype)
+        check = like_sink if name == "sink" else like
+        given[name] = check(value, name, expected[name], dtype)
     return attend(given, options, backend, workers)
 
 
@@ -300,7 +317,7 @@ def attend(
         moments_q, moments_k = (parts.token_moments(array, workers=threads) for array in (states, k))
         _explain_overflow(moments_q, options)
         shared = statistics.gather(moments_q, moments_k, q.shape[3], options.over)
-        tables = rotary_tables(q.shape[1], q.shape[3], q.dtype)
+        tables = tables_of(options, 0, q.shape[1], q.shape[3], q.dtype)
         scales = _spread(q.shape[:3], shared.shift, shared.factor)
         turned = [
             parts.turn(array, *scales, twist, *tables, twist_first=options.twist_first, workers=threads)
@@ -356,6 +373,15 @@ def twists_of(a: np.ndarray, options: PulseOptions) -> tuple[np.ndarray, np.ndar
     """Twists of queries and keys."""
     twist = twist_of(a)
     return twist, None if options.wedge == "relative" else twist
+
+
+def tables_of(
+    options: PulseOptions, first: int, n: int, width: int, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines of the rotation for n tokens, shape (n, d / 2); those of 0 where there is none."""
+    if not options.rotary:
+        return np.ones((n, width // 2), dtype), np.zeros((n, width // 2), dtype)
+    return rotary_tables(n, width, dtype) if first == 0 else angles(first, n, width, dtype)
 
 
 def _explain_overflow(moments: tuple[np.ndarray, np.ndarray], options: PulseOptions) -> None:
@@ -444,7 +470,7 @@ def _turn_backwards(state: PulseState, parts: Any, sides: list[np.ndarray], work
     assert shared is not None
     tokens = state.states, given["k"]
     shape = tokens[1].shape
-    tables = rotary_tables(shape[1], shape[3], tokens[1].dtype)
+    tables = tables_of(options, 0, shape[1], shape[3], tokens[1].dtype)
     shift, factor = _spread(shape[:3], shared.shift, shared.factor)
     slopes, products = np.zeros(shape[:3]), np.zeros(shape[:3])
     dtwist = np.zeros(given["A"].shape)
@@ -490,6 +516,8 @@ def context_pulse_attention(
     mask: bool = True,
     strict_causal: bool = False,
     wedge: str = "published",
+    rotary: bool = True,
+    normalise: bool = True,
     backend: str | None = None,
     workers: int = 1,
 ) -> np.ndarray:
@@ -521,7 +549,8 @@ def context_pulse_attention(
         d/H. chunked and alpert: ``W_O``, (d, d). parseval, chunked and alpert: ``A``, (H, d_h, d_h), with d_h
         even; ``gate_proj.weight``, (H d_h, d); ``gate_proj.bias``, (H d_h,); ``sink``, (1,), and ``v_null``,
         (d_h,), of parseval, (1, H, 1, 1) and (1, H, 1, d_h) of the others. parseval: ``decay_logit``, (1,).
-        alpert: ``jump_scale`` and ``jump_bias``, (1,), which like its gate have no effect. Optionally
+        alpert: ``jump_scale`` and ``jump_bias``, (1,), which like its gate have no effect. A ``sink`` of -inf
+        is none. Optionally
         ``b_v``, (H d_h,), and where there is a ``W_O`` ``b_o``, (d,).
     variant : {"standard", "leaky", "parseval", "chunked", "alpert"}
         Which one.
@@ -545,6 +574,8 @@ def context_pulse_attention(
         begins with the square of A, and from A = 0 no training moves it. "relative": it is on the queries
         alone, before the rotation, c' = rotary(c (I + A - A^T)), k' = rotary(k); scores depend on it to first
         order and on positions by their distance.
+    rotary, normalise : bool
+        Of parseval, chunked and alpert: False leaves the rotation, or the normalisation, out.
     backend : {"auto", "cython", "numba", "numpy"}, optional
         The fastest available by default.
     workers : int
@@ -572,7 +603,9 @@ def context_pulse_attention(
         x,
         params,
         n_heads,
-        PulseOptions.checked(variant, chunk_size, poly_order, decay, mask, strict_causal, wedge),
+        PulseOptions.checked(
+            variant, chunk_size, poly_order, decay, mask, strict_causal, wedge, rotary, normalise
+        ),
     )
     mixed, _ = attend(layer.projected(), layer.options, backend, workers)
     return layer.output(mixed)
@@ -591,6 +624,8 @@ def context_pulse_attention_vjp(
     mask: bool = True,
     strict_causal: bool = False,
     wedge: str = "published",
+    rotary: bool = True,
+    normalise: bool = True,
     backend: str | None = None,
     workers: int = 1,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -598,7 +633,9 @@ def context_pulse_attention_vjp(
 
     Parameters
     ----------
-    x, params, variant, n_heads, chunk_size, poly_order, decay, mask, strict_causal, wedge, backend, workers
+    x, params, variant, n_heads, chunk_size, poly_order, decay, mask, strict_causal, wedge
+        As for `context_pulse_attention`.
+    rotary, normalise, backend, workers
         As for `context_pulse_attention`.
     grad_out : array_like, shape of the output
         Gradient at the output.
@@ -626,7 +663,9 @@ def context_pulse_attention_vjp(
         x,
         params,
         n_heads,
-        PulseOptions.checked(variant, chunk_size, poly_order, decay, mask, strict_causal, wedge),
+        PulseOptions.checked(
+            variant, chunk_size, poly_order, decay, mask, strict_causal, wedge, rotary, normalise
+        ),
     )
     grad = like(grad_out, "grad_out", layer.output_shape, layer.x.dtype)
     mixed, state = attend(layer.projected(), layer.options, backend, workers)

@@ -11,8 +11,8 @@ import numpy as np
 
 from spo_fast.backends import attention as backends
 from spo_fast.backends.pulse import reference, statistics
-from spo_fast.context_pulse import Layer, PulseOptions, decay_of, softmax_options, twists_of
-from spo_fast.pulse import angles, moment_basis
+from spo_fast.context_pulse import Layer, PulseOptions, decay_of, softmax_options, tables_of, twists_of
+from spo_fast.pulse import moment_basis
 from spo_fast.validation import describe, float_array, integer, like
 
 _FIRST_ROOM = 16  # tokens that a new stream has room for; it doubles when they are there
@@ -61,6 +61,8 @@ def stream(
     decay: float = 0.9,
     strict_causal: bool = False,
     wedge: str = "published",
+    rotary: bool = True,
+    normalise: bool = True,
     backend: str | None = None,
     workers: int = 1,
 ) -> PulseStream:
@@ -68,9 +70,11 @@ def stream(
 
     Parameters
     ----------
-    params, variant, n_heads, chunk_size, poly_order, decay, strict_causal, wedge, backend, workers
+    params, variant, n_heads, chunk_size, poly_order, decay, strict_causal, wedge, rotary, normalise
         As for `context_pulse_attention`, in which no output may depend on a later token: "parseval" and
         "alpert" need ``strict_causal=True``.
+    backend, workers
+        As for `context_pulse_attention`.
     batch : int
         Number B of sequences that go side by side.
 
@@ -93,7 +97,9 @@ def stream(
     >>> step(state, np.array([[1.0]])), step(state, np.array([[3.0]]))
     (array([[1.]]), array([[2.37136023]]))
     """
-    options = PulseOptions.checked(variant, chunk_size, poly_order, decay, True, strict_causal, wedge)
+    options = PulseOptions.checked(
+        variant, chunk_size, poly_order, decay, True, strict_causal, wedge, rotary, normalise
+    )
     if not options.looks_back_only:
         raise ValueError(
             f"strict_causal must be True to take variant {variant!r} token by token: "
@@ -160,7 +166,7 @@ def step(state: PulseStream, x: Any) -> np.ndarray:
         else:
             shared = state.running.extend(moments_q, moments_k, width)
         shift, factor = (np.broadcast_to(array, states.shape[:3]) for array in (shared.shift, shared.factor))
-        cosine, sine = angles(state.seen, 1, width, states.dtype)
+        cosine, sine = tables_of(options, state.seen, 1, width, states.dtype)
         turned = [
             reference.turn(
                 side, shift, factor, twist, cosine, sine, twist_first=options.twist_first, workers=1

@@ -1012,11 +1012,11 @@ def _key_mask(value: Any, shape: tuple[int, ...]) -> np.ndarray:
     return np.ascontiguousarray(value.view(np.ndarray))
 
 
-def _refuse_sink(sink: np.ndarray) -> None:
-    bad = ~(sink < np.inf)
+def _refuse_sink(sink: np.ndarray, name: str = "sink") -> None:
+    bad = ~(sink.ravel() < np.inf)
     if bad.any():
         head = int(np.argmax(bad))
-        raise ValueError(f"sink must be finite or -inf, got {float(sink[head])} at index {head}")
+        raise ValueError(f"{name} must be finite or -inf, got {float(sink.flat[head])} at index {head}")
 
 
 def _explain_unmasked(mask: np.ndarray | None, **arrays: np.ndarray) -> None:
@@ -1103,6 +1103,19 @@ def like(
         raise ValueError(f"{name} must have dtype {dtype}, got {array.dtype}")
     if finite:
         explain_nonfinite(**{name: array})
+    return array
+
+
+def like_sink(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return the scores of sinks as `like` does; -inf, which is no sink, is allowed.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else.
+    """
+    array = like(value, name, shape, dtype, finite=False)
+    _refuse_sink(array, name)
     return array
 
 
@@ -1281,7 +1294,8 @@ def named_arrays(
     Raises
     ------
     ValueError
-        If an entry is missing, unknown, of the wrong shape or precision, or not finite.
+        If an entry is missing, unknown, of the wrong shape or precision, or not finite, but for a ``sink`` of
+        -inf.
     """
     if not isinstance(params, Mapping):
         raise ValueError(f"params must be a dictionary of arrays, got {describe(params)}")
@@ -1295,4 +1309,8 @@ def named_arrays(
                 f"params must have an entry {name!r}, got {', '.join(map(str, params)) or 'none'}"
             )
     wanted = dict(shapes) | {name: shape for name, shape in optional.items() if name in params}
-    return {name: like(params[name], f"params[{name!r}]", shape, dtype) for name, shape in wanted.items()}
+    checks = {"sink": like_sink}
+    return {
+        name: checks.get(name, like)(params[name], f"params[{name!r}]", shape, dtype)
+        for name, shape in wanted.items()
+    }

@@ -33,6 +33,8 @@ CORRECTED = [
     {"variant": "alpert", "strict_causal": True},
     {"variant": "alpert", "strict_causal": True, "poly_order": 2, "wedge": "relative"},
     {"variant": "chunked", "strict_causal": True, "wedge": "relative"},
+    {"variant": "parseval", "normalise": False},
+    {"variant": "parseval", "strict_causal": True, "rotary": False},
 ]
 
 
@@ -68,7 +70,8 @@ def draw_layer(rng, variant, *, n=7, batch=2, width=8, biases=False, dtype=np.fl
 
 def looped(x, params, options):
     """The oracle's result."""
-    named = {"wedge_kind" if name == "wedge" else name: value for name, value in options.items()}
+    names = {"wedge": "wedge_kind", "rotary": "rotates", "normalise": "normalises"}
+    named = {names.get(name, name): value for name, value in options.items()}
     return oracle.context_pulse_attention(x, params, **named)
 
 
@@ -126,7 +129,10 @@ OPTIONS = [
     {"variant": "parseval", "strict_causal": True},
     {"variant": "parseval", "wedge": "relative"},
     {"variant": "parseval", "wedge": "relative", "strict_causal": True},
+    {"variant": "parseval", "rotary": False},
+    {"variant": "parseval", "normalise": False},
     {"variant": "chunked", "chunk_size": 3},
+    {"variant": "chunked", "chunk_size": 3, "rotary": False, "normalise": False},
     {"variant": "chunked", "chunk_size": 2, "wedge": "relative"},
     {"variant": "chunked", "chunk_size": 1, "mask": False},
     {"variant": "chunked", "chunk_size": 3, "strict_causal": True},
@@ -137,6 +143,8 @@ OPTIONS = [
     {"variant": "alpert", "chunk_size": 1, "poly_order": 2},
     {"variant": "alpert", "chunk_size": 3, "poly_order": 2, "strict_causal": True},
     {"variant": "alpert", "chunk_size": 2, "strict_causal": True, "wedge": "relative"},
+    {"variant": "alpert", "chunk_size": 2, "wedge": "relative", "rotary": False},
+    {"variant": "alpert", "chunk_size": 2, "normalise": False},
 ]
 
 
@@ -279,6 +287,22 @@ def test_as_published_outputs_do_depend_on_later_tokens(variant, rng):
     changed = attention.context_pulse_attention(x, params, **how)
     place = 0 if variant == "parseval" else 8  # the first token of the last chunk
     assert np.abs(changed - out)[:, place].max() > 1e-6
+
+
+@pytest.mark.parametrize("variant", WITH_WEDGE)
+def test_a_sink_of_minus_infinity_is_none(variant, backend, rng):
+    """It is the limit of sinks far below all scores, and passes no gradient on."""
+    x, params, how = draw_layer(rng, variant)
+    bare = params | {"sink": np.full_like(params["sink"], -np.inf)}
+    far = params | {"sink": np.full_like(params["sink"], -100.0)}
+    out, other = (attention.context_pulse_attention(x, p, **how, backend=backend) for p in (bare, far))
+    assert relative(out, other) < 1e-12
+    dx, grads = attention.context_pulse_attention_vjp(x, bare, out, **how, backend=backend)
+    expected, _ = attention.context_pulse_attention_vjp(x, far, out, **how, backend=backend)
+    assert relative(dx, expected) < 1e-11
+    assert not grads["sink"].any() and not grads["v_null"].any()
+    with pytest.raises(ValueError, match=r"params\['sink'\] must be finite or -inf, got inf at index 0"):
+        attention.context_pulse_attention(x, params | {"sink": -bare["sink"]}, **how, backend=backend)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -640,6 +664,9 @@ LAYER_REFUSALS = [
     ({"strict_causal": True, "mask": False}, {}, "strict_causal must be False without a mask"),
     ({"wedge": "other"}, {}, "wedge must be one of 'published', 'relative'"),
     ({"wedge": "relative"}, {}, "wedge must be 'published' for variant 'leaky', which has none"),
+    ({"rotary": False}, {}, "rotary must be True for variant 'leaky', which has none, got False"),
+    ({"normalise": False}, {}, "normalise must be True for variant 'leaky', which has none, got False"),
+    ({"rotary": 1}, {}, "rotary must be True or False"),
     ({"workers": 0}, {}, "workers must be an integer >= 1"),
     ({"backend": "rust"}, {}, "backend must be one of"),
     ({"params": [1]}, {}, "params must be a dictionary of arrays"),

@@ -12,26 +12,11 @@ of one seed that differ in rounding alone differ by 13 k sequences to 95 %, so a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from spo_fast.experiments import summary
-from spo_fast.experiments.records import Record
 from spo_fast.experiments.specs import PROTOCOL
-from spo_fast.experiments.study import RATES, Claim, trained
+from spo_fast.experiments.study import claim, trained
 from spo_fast.experiments.summary import Outcome, thousands
 
-Judge = Callable[..., tuple[str, bool]]
 LENGTHS = ("12", "16", "24")
-
-
-def _claim(text: str, published: str, models: tuple[str, ...], judge: Judge) -> Claim:
-    """Make a claim on the outcomes of some models, each at its better rate."""
-
-    def decide(records: Sequence[Record]) -> tuple[str, bool] | None:
-        chosen = summary.best(summary.outcomes(records, models, RATES))
-        return judge(*(chosen[name] for name in models)) if len(chosen) == len(models) else None
-
-    return Claim(text, published, decide)
 
 
 def _stays_low(outcome: Outcome) -> tuple[str, bool]:
@@ -83,41 +68,41 @@ def _slower(looped: Outcome, moving: Outcome) -> tuple[str, bool]:
 
 
 CLAIMS = (
-    _claim("softmax with one layer stays near 20 % (< 0.3)", "0.21 final", ("softmax",), _stays_low),
-    _claim(
+    claim("softmax with one layer stays near 20 % (< 0.3)", "0.21 final", ("softmax",), _stays_low),
+    claim(
         "softmax looped ×4 reaches 95 % before all others and ends at 1 (≥ 0.99)",
         "51 k, 1.0 final",
         ("softmax-looped", *(name for name in PROTOCOL if name != "softmax-looped")),
         _first,
     ),
-    _claim(
+    claim(
         "the oscillator with T 4 reaches 95 % by about 100 k sequences (≤ 115 k) and ends at ≥ 0.98",
         "96 k, 0.99 final",
         ("oscillator",),
         _learns,
     ),
-    _claim(
+    claim(
         "static queries generalise to 12/16/24 pairs clearly better (by > 0.1 at each)",
         ".78/.62/.41 against .31/.26/.14",
         ("static", "oscillator"),
         _generalises,
     ),
-    _claim(
+    claim(
         "static queries learn as fast (at most 1.25 times the sequences)",
         "as fast",
         ("static", "oscillator"),
         _as_fast,
     ),
-    _claim(
+    claim(
         "separate q, k learn slower and generalise as static ones do (within 0.15 at each)",
         "slower, alike",
         ("separate", "oscillator", "static"),
         _separate,
     ),
-    _claim("without dynamics (T 0) it stays near 20 % (< 0.3)", "0.18 final", ("no-steps",), _stays_low),
-    _claim("without lag it never reaches 95 %", "0.89 final, never", ("no-lag",), _never),
-    _claim("T 1 looped ×4 with moving receivers fails (< 0.3)", "0.25 final", ("looped",), _stays_low),
-    _claim(
+    claim("without dynamics (T 0) it stays near 20 % (< 0.3)", "0.18 final", ("no-steps",), _stays_low),
+    claim("without lag it never reaches 95 %", "0.89 final, never", ("no-lag",), _never),
+    claim("T 1 looped ×4 with moving receivers fails (< 0.3)", "0.25 final", ("looped",), _stays_low),
+    claim(
         "T 1 looped ×4 with static queries learns about 1.8 times slower than T 4 (1.3 to 2.5)",
         "1.8 times",
         ("static-looped", "oscillator"),

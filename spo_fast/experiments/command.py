@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spo_fast import files, plotting
-from spo_fast.experiments.specs import PROTOCOL
 
 if TYPE_CHECKING:
     from spo_fast.experiments.study import Study
@@ -24,6 +23,11 @@ STUDIES = (
     "timing",
     "binding",
     "decoding",
+    "recall",
+    "gap-copy",
+    "pulse-ablations",
+    "attention-mass",
+    "score-maps",
 )
 IMPLEMENTATIONS = ("kernel", "eager")  # of spo_fast.torch, which is not loaded for a list of options
 REPORT, SPEED = "report", "speed"
@@ -41,7 +45,7 @@ def load(name: str) -> Study:
     -------
     Study
     """
-    study: Study = import_module(f"spo_fast.experiments.{name}").STUDY
+    study: Study = import_module(f"spo_fast.experiments.{name.replace('-', '_')}").STUDY
     return study
 
 
@@ -118,7 +122,7 @@ def run(options: argparse.Namespace) -> None:
         from spo_fast.experiments import speed
 
         names = [options.implementation] if options.implementation else IMPLEMENTATIONS
-        print("\n".join(speed.table(speed.measure(options.models or (*PROTOCOL, speed.LAYER), names))))
+        print("\n\n".join("\n".join(table) for table in speed.tables(options.models, names)))
         return
     if options.study == REPORT:
         from spo_fast.experiments import report

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spo_fast import plotting
-from spo_fast.experiments.specs import BATCH, REACHED
+from spo_fast.experiments.records import Record
+from spo_fast.experiments.specs import REACHED
 from spo_fast.experiments.summary import Outcome
+from spo_fast.experiments.tasks import TASKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +24,11 @@ STROKES = ("-", "--", ":")
 def _style(place: int) -> dict[str, Any]:
     stroke = STROKES[place // len(COLOURS) % len(STROKES)]
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": stroke}
+
+
+def _thousands(record: Record) -> np.ndarray:
+    """Thousands of sequences that a model had seen at each test."""
+    return TASKS[record["task"]].batch * np.array(record["tested_at"]) / 1000
 
 
 def plot_learning(chosen: Mapping[str, Outcome], axes: Axes | None = None) -> Axes:
@@ -40,7 +47,7 @@ def plot_learning(chosen: Mapping[str, Outcome], axes: Axes | None = None) -> Ax
     """
     axes = plotting.new_axes(axes)
     for place, outcome in enumerate(chosen.values()):
-        sequences = BATCH * np.array(outcome.records[0]["tested_at"]) / 1000
+        sequences = _thousands(outcome.records[0])
         curves = np.array([record["accuracy"] for record in outcome.records])
         style = _style(place)
         axes.plot(sequences, curves.mean(0), label=outcome.label, linewidth=1.4, **style)
@@ -51,6 +58,57 @@ def plot_learning(chosen: Mapping[str, Outcome], axes: Axes | None = None) -> Ax
     axes.margins(x=0.0)
     if chosen:
         axes.legend(fontsize=7, loc="best", framealpha=0.6)
+    return axes
+
+
+def plot_losses(chosen: Mapping[str, Outcome], axes: Axes | None = None) -> Axes:
+    """Draw the loss of the predictable part (lines) and of the rest (dots), mean over seeds.
+
+    Parameters
+    ----------
+    chosen : mapping of str to Outcome
+        By model.
+    axes : Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    Axes
+    """
+    axes = plotting.new_axes(axes)
+    for place, outcome in enumerate(chosen.values()):
+        style = _style(place)
+        for name, how in (("loss_known", style), ("loss_rest", {"color": style["color"], "linestyle": ":"})):
+            shortest = min(len(record[name]) for record in outcome.records)  # one that blew up ends early
+            curve = np.mean([record[name][:shortest] for record in outcome.records], axis=0)
+            axes.plot(_thousands(outcome.records[0])[:shortest], curve, linewidth=1.2, **how)
+    axes.set(xlabel="training sequences (thousands)", ylabel="loss: predictable part, rest dotted")
+    axes.set_ylim(bottom=0.0)
+    axes.margins(x=0.0)
+    return axes
+
+
+def plot_map(values: np.ndarray, axes: Axes | None = None, *, limit: float | None = None) -> Axes:
+    """Draw a matrix of scores, a row a query, its diagonal dotted; red is positive, blue negative.
+
+    Parameters
+    ----------
+    values : ndarray, shape (N, N)
+    axes : Axes, optional
+        Where to draw; a new figure by default.
+    limit : float, optional
+        Score of the deepest colours; the largest of the matrix by default.
+
+    Returns
+    -------
+    Axes
+    """
+    axes = plotting.new_axes(axes)
+    limit = float(np.abs(values).max()) if limit is None else limit
+    axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    ends = (-0.5, len(values) - 0.5)
+    axes.plot(ends, ends, ":", color=plotting.GREY, linewidth=0.8)
+    axes.set(xlabel="key", ylabel="query", xlim=ends, ylim=ends[::-1])
     return axes
 
 

@@ -107,4 +107,4 @@ def parameters(model: nn.Module) -> int:
     -------
     int
     """
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -1,11 +1,12 @@
 """What is compared: numbers of the protocol, and names and options of the models, without PyTorch.
 
-`spo_fast.experiments.models` builds the models.
+`spo_fast.experiments.models` and `spo_fast.experiments.pulse_models` build the models.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 BATCH = 64  # sequences of a training step
@@ -58,3 +59,80 @@ MODELS = {
 
 VARIANTS = ("half-steps", "sixteen-steps", "looped-2", "separate-looped")
 PROTOCOL = tuple(name for name in MODELS if name not in VARIANTS)  # the ten models
+
+
+# ---------------------------------------------------------------- context pulses
+
+
+@dataclass(frozen=True)
+class PulseSpec:
+    """What makes a model of embedding, one context-pulse attention and readout.
+
+    Attributes
+    ----------
+    label : str
+        For pictures and tables.
+    layer : str
+        Which attention: a variant of `spo_fast.attention.context_pulse_attention`, "inverted", or "rope",
+        softmax attention with rotary positions and a projection of the output.
+    options : dict
+        Of the layer.
+    held : dict of str to float
+        Parameters that are filled with a number and not learned, which is how a part is taken out.
+    """
+
+    label: str
+    layer: str
+    options: dict[str, Any] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
+
+
+_NO_DECAY = {"decay_logit": -50.0}  # decay 2e-22: the state is the token's own query
+_CORRECTED = {"strict_causal": True, "wedge": "relative"}
+
+PULSES = {
+    "standard": PulseSpec("softmax, no positions", "standard"),
+    "rope": PulseSpec("softmax, RoPE, W_O", "rope", {"n_heads": 1}),
+    "rope-4": PulseSpec("softmax, RoPE, W_O, 4 heads", "rope", {"n_heads": 4}),
+    "leaky": PulseSpec("leaky", "leaky"),
+    "parseval": PulseSpec("parseval", "parseval"),
+    "chunked": PulseSpec("chunked", "chunked", {"n_heads": 4, "chunk_size": 16}),
+    "alpert": PulseSpec("alpert", "alpert", {"n_heads": 4, "chunk_size": 16}),
+    "no-gate": PulseSpec(
+        "parseval, no gate", "parseval", held={"gate_proj.weight": 0.0, "gate_proj.bias": 30.0}
+    ),
+    "no-decay": PulseSpec("parseval, no memory (decay 0)", "parseval", held=_NO_DECAY),
+    "fixed-decay": PulseSpec("parseval, decay fixed at 0.5", "parseval", held={"decay_logit": 0.0}),
+    "no-wedge": PulseSpec("parseval, no wedge", "parseval", held={"A": 0.0}),
+    "no-rope": PulseSpec("parseval, no RoPE", "parseval", {"rotary": False}),
+    "no-sink": PulseSpec("parseval, no sink", "parseval", held={"sink": -inf, "v_null": 0.0}),
+    "no-norm": PulseSpec("parseval, no normalisation", "parseval", {"normalise": False}),
+    "no-decay-no-rope": PulseSpec("parseval, no memory, no RoPE", "parseval", {"rotary": False}, _NO_DECAY),
+    "parseval-causal": PulseSpec("parseval, strictly causal", "parseval", {"strict_causal": True}),
+    "parseval-relative": PulseSpec("parseval, relative wedge", "parseval", {"wedge": "relative"}),
+    "parseval-corrected": PulseSpec("parseval, causal, relative wedge", "parseval", _CORRECTED),
+    "alpert-causal": PulseSpec(
+        "alpert, strictly causal", "alpert", {"n_heads": 4, "chunk_size": 16, "strict_causal": True}
+    ),
+    "inverted": PulseSpec("inverted roles", "inverted"),
+    "standard-open": PulseSpec("softmax, no positions, no mask", "standard", {"mask": False}),
+    "leaky-open": PulseSpec("leaky, no mask", "leaky", {"mask": False}),
+    "inverted-open": PulseSpec("inverted roles, no mask", "inverted", {"mask": False}),
+}
+ABLATIONS = (
+    "no-gate",
+    "no-decay",
+    "fixed-decay",
+    "no-wedge",
+    "no-rope",
+    "no-sink",
+    "no-norm",
+    "no-decay-no-rope",
+)
+CORRECTED = ("parseval-causal", "parseval-relative", "parseval-corrected", "alpert-causal")
+MAPPED = ("standard", "leaky", "inverted")  # layers whose scores are drawn
+
+WIDTHS = {"recall": 32, "gap-copy": 64}  # of the tokens, by task
+ALPERT_WIDTHS = {"gap-copy": 128}  # where the published one differs
+LABELS = {name: spec.label for name, spec in MODELS.items()}
+LABELS |= {name: spec.label for name, spec in PULSES.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from spo_fast.experiments import figures, summary
 from spo_fast.experiments.records import Record
 from spo_fast.experiments.runner import Run
+from spo_fast.experiments.summary import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,6 +134,37 @@ class Study:
 RATES = (1e-3, 3e-3)  # tried for every model
 
 
+def claim(
+    text: str,
+    published: str,
+    models: tuple[str, ...],
+    judge: Callable[..., tuple[str, bool]],
+    rates: tuple[float, ...] = RATES,
+) -> Claim:
+    """Make a claim on the outcomes of some models, each at its better rate.
+
+    Parameters
+    ----------
+    text, published
+        As in `Claim`.
+    models : tuple of str
+    judge : callable
+        From the outcome of each of the models, in their order, to our figure and whether the claim holds.
+    rates : tuple of float
+
+    Returns
+    -------
+    Claim
+        Which waits until all of the models have a record.
+    """
+
+    def decide(records: Sequence[Record]) -> tuple[str, bool] | None:
+        chosen = summary.best(summary.outcomes(records, models, rates))
+        return judge(*(chosen[name] for name in models)) if len(chosen) == len(models) else None
+
+    return Claim(text, published, decide)
+
+
 def trained(
     name: str,
     title: str,
@@ -145,6 +177,7 @@ def trained(
     steps: int = 4000,
     claims: tuple[Claim, ...] = (),
     file: str = "",
+    more: Callable[[Sequence[Outcome]], list[str]] | None = None,
 ) -> Study:
     """Make a study of models trained on a task: learning curves, bars of final accuracies, tables.
 
@@ -152,6 +185,8 @@ def trained(
     ----------
     name, title, question, models, task, rates, seeds, steps, claims, file
         As in `Study`.
+    more : callable, optional
+        From each model's outcome to lines of Markdown that go between the tables.
 
     Returns
     -------
@@ -160,14 +195,19 @@ def trained(
 
     def draw(records: Sequence[Record], figure: Figure) -> None:
         chosen = summary.best(summary.outcomes(records, models, rates))
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        split = any("loss_known" in outcome.records[0] for outcome in chosen.values())
+        widths = (3, 3, 2) if split else (3, 2)
+        left, *middle, right = figure.subplots(1, len(widths), width_ratios=widths)
         figures.plot_learning(chosen, left)
+        for axes in middle:
+            figures.plot_losses(chosen, axes)
         figures.plot_finals(chosen, right)
 
     def tabulate(records: Sequence[Record]) -> list[str]:
         groups = summary.outcomes(records, models, rates)
         every = ["", "Every model at every rate:", "", *summary.rates_table(groups)]
-        return [*summary.training_table(groups), *every]
+        between = ["", *more(list(summary.best(groups).values()))] if more and groups else []
+        return [*summary.training_table(groups), *between, *every]
 
     return Study(
         name,

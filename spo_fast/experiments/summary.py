@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from statistics import mean, median, stdev
 
 from spo_fast.experiments.records import Record
-from spo_fast.experiments.specs import MODELS
+from spo_fast.experiments.specs import LABELS
+
+LOSSES = {"loss_known": "loss, predictable part", "loss_rest": "loss, the rest"}  # where they are apart
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Outcome:
     @property
     def label(self) -> str:
         """What tables and pictures call it."""
-        return MODELS[self.model].label if self.model in MODELS else self.model
+        return LABELS.get(self.model, self.model)
 
     @property
     def seeds(self) -> int:
@@ -56,6 +58,21 @@ class Outcome:
         """Median of sequences to 95 %; infinite when half of the seeds or fewer got there."""
         missing = [float("inf")] * (self.seeds - len(self.reached))
         return median([*self.reached, *missing])
+
+    def last(self, name: str) -> str:
+        """Write the last value of a curve, mean over seeds.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        str
+            "-" when a seed's curve ended at once.
+        """
+        curves = [record[name] for record in self.records]
+        return f"{mean(curve[-1] for curve in curves):.3f}" if all(curves) else "-"
 
     def other(self, name: str) -> float:
         """Return the accuracy on another test set, mean over seeds.
@@ -193,6 +210,7 @@ def training_table(groups: Sequence[Outcome]) -> list[str]:
     """
     chosen = best(groups)
     others = list(next(iter(chosen.values())).records[0]["others"]) if chosen else []
+    losses = [name for name in LOSSES if any(name in o.records[0] for o in chosen.values())]
     heading = ["model", "parameters", "rate", "seeds", "final accuracy", "sequences to 95 %", "of seeds"]
     rows = [
         [
@@ -204,11 +222,12 @@ def training_table(groups: Sequence[Outcome]) -> list[str]:
             thousands(group.to_95),
             f"{len(group.reached)} of {group.seeds}",
             *(f"{group.other(name):.2f}" for name in others),
+            *(group.last(name) for name in losses),
             f"{mean(record['seconds'] for record in group.records):.0f}",
         ]
         for group in chosen.values()
     ]
-    return table([*heading, *others, "s a run"], rows)
+    return table([*heading, *others, *(LOSSES[name] for name in losses), "s a run"], rows)
 
 
 def rates_table(groups: Sequence[Outcome]) -> list[str]:

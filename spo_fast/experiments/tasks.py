@@ -23,19 +23,24 @@ STREAM = 1  # keeps training streams apart from everything else that is drawn fr
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one length and what should be told at their ends.
+    """Sequences of one length and what should be told at their ends, or at every token.
 
     Attributes
     ----------
     tokens : ndarray of int64, shape (B, N)
-    targets : ndarray of int64, shape (B,)
-    answers : ndarray of int64, shape (B,) or None
-        Where in the sequence the target stands, for tasks that have such a place.
+    targets : ndarray of int64, shape (B,) or (B, N)
+    answers : ndarray of int64, of the same shape, or None
+        Where in the sequence the target stands, for tasks that have such a place; -1 where it stands nowhere.
     """
 
     tokens: np.ndarray
     targets: np.ndarray
     answers: np.ndarray | None = None
+
+    @property
+    def known(self) -> np.ndarray | None:
+        """Which targets can be known, shape (B, N), where there is one at every token."""
+        return None if self.targets.ndim == 1 or self.answers is None else self.answers >= 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -56,20 +61,26 @@ class Task:
         What is tested once, after training, besides what is trained.
     parts : tuple of callable
         The test set during training consists of equal parts of these; of ``draw`` alone when there are none.
+    batch : int
+        Sequences of a training step.
+    most : int
+        Test sequences at most, for sequences with many targets.
     """
 
     draw: Draw
     others: Mapping[str, Draw]
     parts: tuple[Draw, ...] = ()
+    batch: int = BATCH
+    most: int = TESTED
 
-    def stream(self, seed: int, size: int = BATCH) -> Iterator[Batch]:
+    def stream(self, seed: int, size: int | None = None) -> Iterator[Batch]:
         """Draw fresh training batches without end.
 
         Parameters
         ----------
         seed : int
-        size : int
-            Sequences in a batch.
+        size : int, optional
+            Sequences in a batch, ``batch`` by default.
 
         Yields
         ------
@@ -77,10 +88,10 @@ class Task:
         """
         rng = np.random.default_rng([STREAM, seed])
         while True:
-            yield self.draw(rng, size)
+            yield self.draw(rng, size or self.batch)
 
     def test(self) -> list[Batch]:
-        """Return the fixed test set, 2,000 sequences.
+        """Return the fixed test set, 2,000 sequences or as many as the task has at most.
 
         Returns
         -------
@@ -88,7 +99,7 @@ class Task:
         """
         rng = np.random.default_rng([TEST_SEED, 0])
         parts = self.parts or (self.draw,)
-        return [draw(rng, TESTED // len(parts)) for draw in parts]
+        return [draw(rng, min(TESTED, self.most) // len(parts)) for draw in parts]
 
     def other_tests(self) -> dict[str, list[Batch]]:
         """Return the fixed test sets that are used after training, 1,000 sequences each.
@@ -286,7 +297,71 @@ def timing() -> Task:
     return Task(beats, {})
 
 
+# ---------------------------------------------------------------- recall
+
+HALF = 16  # tokens
+
+
+def halves(rng: np.random.Generator, count: int) -> Batch:
+    """Draw 16 tokens and the same once more; at each of the first 31 the next one is asked for.
+
+    Parameters
+    ----------
+    rng : Generator
+    count : int
+
+    Returns
+    -------
+    Batch
+        31 tokens; the last 16 targets can be known, each from 15 tokens before.
+    """
+    half = rng.integers(VOCABULARY, size=(count, HALF))
+    tokens = np.concatenate([half, half], axis=1)
+    places = np.arange(2 * HALF - 1) - (HALF - 1)
+    answers = np.where(places < 0, -1, places)
+    return Batch(tokens[:, :-1], tokens[:, 1:], np.tile(answers, (count, 1)))
+
+
+# ---------------------------------------------------------------- gap copy
+
+COPIED = 256  # tokens
+PATTERN = 16  # tokens
+BEGIN, END = 0, 1  # all others are noise and pattern
+
+
+def gaps(rng: np.random.Generator, count: int) -> Batch:
+    """Draw a pattern between a start and a stop token, noise, and start and pattern once more, then noise.
+
+    Parameters
+    ----------
+    rng : Generator
+    count : int
+        The second start is at a place of its own in each sequence, uniform in 128 ... 238.
+
+    Returns
+    -------
+    Batch
+        255 tokens, at each of which the next one is asked for; 16 targets can be known, those of the pattern
+        behind its second start.
+    """
+    tokens = rng.integers(END + 1, VOCABULARY, size=(count, COPIED))
+    tokens[:, 0], tokens[:, PATTERN + 1] = BEGIN, END
+    again = rng.integers(COPIED // 2, COPIED - PATTERN - 1, size=(count, 1))
+    steps = np.arange(PATTERN)
+    rows = np.arange(count)[:, None]
+    tokens[rows, again] = BEGIN
+    tokens[rows, again + 1 + steps] = tokens[:, 1 : PATTERN + 1]
+    answers = np.full((count, COPIED - 1), -1)
+    answers[rows, again + steps] = 1 + steps
+    return Batch(tokens[:, :-1], tokens[:, 1:], answers)
+
+
+NEXT_BATCH = 32  # sequences of a training step where every token has a target
+NEXT_TESTED = 500
+
 TASKS = {
+    "recall": Task(halves, {}, batch=NEXT_BATCH, most=NEXT_TESTED),
+    "gap-copy": Task(gaps, {}, batch=NEXT_BATCH, most=NEXT_TESTED),
     "association": association(),
     "association-16": association(16, (8, 24)),
     "two-hops": two_hops(),

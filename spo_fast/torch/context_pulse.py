@@ -57,7 +57,7 @@ def pulse_attention(
     implementation : {"kernel", "eager"}, optional
         "kernel" by default, see the module.
     **options
-        chunk_size, poly_order, decay, mask, strict_causal, wedge, as in
+        chunk_size, poly_order, decay, mask, strict_causal, wedge, rotary, normalise, as in
         `spo_fast.attention.context_pulse_attention`.
 
     Returns
@@ -172,6 +172,32 @@ class _ContextPulse(nn.Module):
         nn.init.xavier_normal_(self.get_parameter("W_V"))
         self.gate_proj.reset_parameters()
 
+    def projected(self, x: Tensor) -> dict[str, Tensor]:
+        """Gather the tensors that `pulse_attention` is called with.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, N, d)
+
+        Returns
+        -------
+        dict of str to Tensor
+            By the names of the arguments.
+        """
+        p = dict(self.named_parameters(recurse=False))
+        heads = (self.n_heads, -1)
+        given = {
+            name[-1].lower(): F.linear(x, p[name]).unflatten(-1, heads) for name in ("W_Q", "W_K", "W_V")
+        }
+        if "A" in p:
+            given |= {"A": p["A"], "sink": p["sink"].flatten()}
+            given["v_null"] = p["v_null"].reshape(self.n_heads, -1)
+        if "decay_logit" in p:
+            given["decay_logit"] = p["decay_logit"]
+        if self.variant in ("parseval", "chunked"):
+            given["gate"] = self.gate_proj(x).unflatten(-1, heads)
+        return given
+
     def forward(self, x: Tensor) -> Tensor:
         """Attend.
 
@@ -183,21 +209,9 @@ class _ContextPulse(nn.Module):
         -------
         Tensor, shape (B, N, d), or (B, N, d_head) of one head
         """
-        p = dict(self.named_parameters(recurse=False))
-        heads = (self.n_heads, -1)
-        q, k, v = (F.linear(x, p[name]).unflatten(-1, heads) for name in ("W_Q", "W_K", "W_V"))
-        extras: dict[str, Tensor] = {}
-        if "A" in p:
-            extras = {"A": p["A"], "sink": p["sink"].flatten()}
-            extras["v_null"] = p["v_null"].reshape(self.n_heads, -1)
-        if "decay_logit" in p:
-            extras["decay_logit"] = p["decay_logit"]
-        if self.variant in ("parseval", "chunked"):
-            extras["gate"] = self.gate_proj(x).unflatten(-1, heads)
-        out = pulse_attention(
-            q, k, v, variant=self.variant, implementation=self.implementation, **extras, **self.options
-        ).flatten(2)
-        return F.linear(out, p["W_O"]) if "W_O" in p else out
+        given: dict[str, Any] = self.projected(x) | self.options
+        out = pulse_attention(**given, variant=self.variant, implementation=self.implementation).flatten(2)
+        return F.linear(out, self.get_parameter("W_O")) if hasattr(self, "W_O") else out
 
     def extra_repr(self) -> str:
         """Tell the options."""
@@ -291,7 +305,7 @@ class ParsevalAttention(_ContextPulse):
         Width of the tokens.
     d_head : int, optional
         Width of the head and of the output, even; d_model by default.
-    mask, strict_causal, wedge
+    mask, strict_causal, wedge, rotary, normalise
         As for `spo_fast.attention.context_pulse_attention`.
     implementation : {"kernel", "eager"}, optional
         As for `pulse_attention`.
@@ -312,12 +326,15 @@ class ParsevalAttention(_ContextPulse):
         mask: bool = True,
         strict_causal: bool = False,
         wedge: str = "published",
+        rotary: bool = True,
+        normalise: bool = True,
         implementation: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         width = d_model if d_head is None else d_head
         options = {"mask": mask, "strict_causal": strict_causal, "wedge": wedge}
+        options |= {"rotary": rotary, "normalise": normalise}
         super().__init__("parseval", d_model, 1, width, options, implementation, device, dtype)
 
 
@@ -332,7 +349,7 @@ class ChunkedContextPulse(_ContextPulse):
         Number of heads, of even width.
     chunk_size : int
         Tokens of a chunk.
-    mask, wedge
+    mask, wedge, rotary, normalise
         As for `spo_fast.attention.context_pulse_attention`.
     implementation : {"kernel", "eager"}, optional
         As for `pulse_attention`.
@@ -353,12 +370,15 @@ class ChunkedContextPulse(_ContextPulse):
         chunk_size: int = 16,
         mask: bool = True,
         wedge: str = "published",
+        rotary: bool = True,
+        normalise: bool = True,
         implementation: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         width = _head_width(d_model, n_heads)
         options: dict[str, Any] = {"chunk_size": chunk_size, "mask": mask, "wedge": wedge}
+        options |= {"rotary": rotary, "normalise": normalise}
         super().__init__("chunked", d_model, n_heads, width, options, implementation, device, dtype)
 
 
@@ -375,7 +395,7 @@ class AlpertContextPulse(_ContextPulse):
         Number of heads, of even width.
     chunk_size, poly_order
         Tokens of a chunk, and the last moment.
-    mask, strict_causal, wedge
+    mask, strict_causal, wedge, rotary, normalise
         As for `spo_fast.attention.context_pulse_attention`.
     implementation : {"kernel", "eager"}, optional
         As for `pulse_attention`.
@@ -398,6 +418,8 @@ class AlpertContextPulse(_ContextPulse):
         mask: bool = True,
         strict_causal: bool = False,
         wedge: str = "published",
+        rotary: bool = True,
+        normalise: bool = True,
         implementation: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -405,4 +427,5 @@ class AlpertContextPulse(_ContextPulse):
         width = _head_width(d_model, n_heads)
         options: dict[str, Any] = {"chunk_size": chunk_size, "poly_order": poly_order, "mask": mask}
         options |= {"strict_causal": strict_causal, "wedge": wedge}
+        options |= {"rotary": rotary, "normalise": normalise}
         super().__init__("alpert", d_model, n_heads, width, options, implementation, device, dtype)

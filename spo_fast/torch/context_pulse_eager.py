@@ -7,10 +7,12 @@ behind `spo_fast.torch.context_pulse`.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from spo_fast.backends.pulse.statistics import EPSILON
+from spo_fast.backends.pulse.statistics import EPSILON, NOTHING
 from spo_fast.context_pulse import PulseOptions
 from spo_fast.pulse import ROTARY_BASE, moment_basis
 from spo_fast.torch.eager import causal_attention
@@ -47,11 +49,12 @@ def pulse_attention(
     if A is not None:
         u, k = symbiotic_norm(u, k, options.over)
         twist = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) + A - A.mT
-        u = rotate(u @ twist) if options.twist_first else rotate(u) @ twist
+        turn = partial(rotate, still=not options.rotary)
+        u = turn(u @ twist) if options.twist_first else turn(u) @ twist
         if options.wedge == "relative":
-            k = rotate(k)
+            k = turn(k)
         else:
-            k = rotate(k @ twist) if options.twist_first else rotate(k) @ twist
+            k = turn(k @ twist) if options.twist_first else turn(k) @ twist
     scale = q.shape[-1] ** -0.5
     out = causal_attention(u, k, v, scale=scale, causal=options.mask, sink=sink, sink_value=v_null)
     return out.transpose(1, 2)
@@ -110,6 +113,8 @@ def moment_resonance(q: Tensor, k: Tensor, chunk_size: int, order: int, strict_c
 
 def symbiotic_norm(q: Tensor, k: Tensor, over: str) -> tuple[Tensor, Tensor]:
     """`spo_fast.pulse.symbiotic_norm` of (B, H, N, d)."""
+    if over == NOTHING:
+        return q, k
     if over == "running":
         (mean_q, std_q), (mean_k, std_k) = _running(q), _running(k)
     else:
@@ -131,12 +136,14 @@ def _running(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (squares.cumsum(2) / (width * seen - 1)).sqrt()
 
 
-def rotate(x: Tensor) -> Tensor:
-    """`spo_fast.pulse.rotary_embedding` of (B, H, N, d)."""
+def rotate(x: Tensor, still: bool = False) -> Tensor:
+    """`spo_fast.pulse.rotary_embedding` of (B, H, N, d), or its order of components alone."""
+    a, b = x[..., ::2], x[..., 1::2]
+    if still:
+        return torch.cat([a, b], -1)
     n, width = x.shape[2:]
     place = torch.arange(n, dtype=torch.float64, device=x.device)
     pair = torch.arange(width // 2, dtype=torch.float64, device=x.device)
     angles = place[:, None] * ROTARY_BASE ** (-2.0 * pair / width)
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    a, b = x[..., ::2], x[..., 1::2]
     return torch.cat([a * cosine - b * sine, a * sine + b * cosine], -1)

@@ -93,6 +93,23 @@ class CausalSelfAttention(nn.Module):
         ):
             _reset_linear(weight, bias)
 
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gather the queries, keys and values that `causal_attention` is called with.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, N, d)
+
+        Returns
+        -------
+        tuple of Tensor, shape (B, H, N, d_h)
+        """
+        heads = (self.n_heads, -1)
+        q = rotate(F.linear(x, self.W_q).unflatten(-1, heads), self.freq_base)
+        k = rotate(F.linear(x, self.W_k).unflatten(-1, heads), self.freq_base)
+        v = F.linear(x, self.W_v, self.b_v).unflatten(-1, heads)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
     def forward(self, x: Tensor) -> Tensor:
         """Attend.
 
@@ -104,13 +121,7 @@ class CausalSelfAttention(nn.Module):
         -------
         Tensor, shape (B, N, d)
         """
-        heads = (self.n_heads, -1)
-        q = rotate(F.linear(x, self.W_q).unflatten(-1, heads), self.freq_base)
-        k = rotate(F.linear(x, self.W_k).unflatten(-1, heads), self.freq_base)
-        v = F.linear(x, self.W_v, self.b_v).unflatten(-1, heads)
-        out = causal_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), implementation=self.implementation
-        )
+        out = causal_attention(*self.projected(x), implementation=self.implementation)
         return F.linear(out.transpose(1, 2).flatten(2), self.W_o, self.b_o)
 
     def extra_repr(self) -> str:

@@ -14,7 +14,8 @@ import pytest
 
 from spo_fast import cli
 from spo_fast.experiments import binding, command, decoding, records, report, runner, summary
-from spo_fast.experiments.specs import MODELS, PROTOCOL
+from spo_fast.experiments.specs import MODELS, PROTOCOL, PULSES, WIDTHS
+from spo_fast.experiments.tasks import TASKS
 
 MACHINE = {"processor": "some", "cores": "2", "numpy": "2", "spo_fast": "0", "torch": "2"}
 STUDIES = [command.load(name) for name in command.STUDIES]
@@ -73,10 +74,11 @@ def test_runs_of_a_study(study):
     assert len({json.dumps(run) for run in runs}) == len(runs)
     seeds = [run["seed"] for run in runs]
     assert seeds == sorted(seeds)
-    assert "Criterion" in study.question
+    assert "Criteri" in study.question
     assert study.title
     if study.task:
-        assert set(study.models) <= set(MODELS)
+        assert set(study.models) <= set(PULSES if study.task in WIDTHS else MODELS)
+        assert study.task in TASKS
 
 
 def test_the_protocol():

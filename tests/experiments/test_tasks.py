@@ -67,6 +67,43 @@ def test_timing():
     assert drawn.tokens.max() == tasks.BEAT and np.delete(np.unique(drawn.tokens), -1).max() < 32
 
 
+def test_recall():
+    drawn = batch("recall")
+    assert drawn.tokens.shape == drawn.targets.shape == drawn.known.shape == (300, 31)
+    for tokens, targets, answers in zip(drawn.tokens, drawn.targets, drawn.answers, strict=True):
+        whole = [*tokens.tolist(), targets[-1]]
+        assert whole[:16] == whole[16:]
+        for place, (target, answer) in enumerate(zip(targets, answers, strict=True)):
+            assert target == whole[place + 1]
+            assert answer == (place - 15 if place >= 15 else -1)
+            assert answer < 0 or tokens[answer] == target
+    assert drawn.known.sum() == 300 * 16 and set(np.unique(drawn.tokens)) == set(range(64))
+
+
+def test_gap_copy():
+    drawn = batch("gap-copy", 2000)
+    starts = []
+    for tokens, targets, answers in zip(drawn.tokens, drawn.targets, drawn.answers, strict=True):
+        whole = [*tokens.tolist(), targets[-1]]
+        first, again = (place for place, token in enumerate(whole) if token == tasks.BEGIN)
+        starts.append(again)
+        assert (
+            len(whole) == 256 and first == 0 and whole.index(tasks.END) == 17 and whole.count(tasks.END) == 1
+        )
+        assert whole[1:17] == whole[again + 1 : again + 17]
+        np.testing.assert_array_equal(targets, whole[1:])
+        asked = np.flatnonzero(answers >= 0)
+        np.testing.assert_array_equal(asked, again + np.arange(16))
+        np.testing.assert_array_equal(answers[asked], 1 + np.arange(16))
+        np.testing.assert_array_equal(tokens[answers[asked]], targets[asked])
+    assert min(starts) == 128 and max(starts) == 238
+    assert np.unique(drawn.tokens[:, 1:17]).min() == 2 and drawn.tokens.max() == 63
+
+
+def test_what_can_be_known_is_told_where_every_token_has_a_target():
+    assert batch("association").known is None
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_streams_and_test_sets_are_the_same_every_time(name):
     task = TASKS[name]
@@ -76,7 +113,7 @@ def test_streams_and_test_sets_are_the_same_every_time(name):
     assert not all(np.array_equal(a.tokens, b.tokens) for a, b in zip(first, other, strict=True))
     for one, two in zip(task.test(), task.test(), strict=True):
         assert np.array_equal(one.tokens, two.tokens)
-    assert sum(map(len, task.test())) == 2000
+    assert sum(map(len, task.test())) == (500 if name in ("recall", "gap-copy") else 2000)
     assert all(sum(map(len, batches)) == 1000 for batches in task.other_tests().values())
 
 

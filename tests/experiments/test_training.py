@@ -48,7 +48,7 @@ def test_implementations_learn_the_same(few):
 def test_tests_come_at_even_intervals_and_at_the_end(few, monkeypatch):
     monkeypatch.setattr(training, "TEST_EVERY", 2)
     shares = iter([0.5, 0.96, 0.9, 0.1, 0.2, 0.3])
-    monkeypatch.setattr(training, "accuracy", lambda model, batches: next(shares))
+    monkeypatch.setattr(training, "examine", lambda model, batches: {"accuracy": next(shares)})
     record = train(steps=5, model="softmax")
     assert record["tested_at"] == [2, 4, 5]
     assert record["accuracy"] == [0.5, 0.96, 0.9] and record["final"] == 0.9
@@ -89,10 +89,24 @@ def test_accuracy_counts_the_highest_of_all_outputs():
         return torch.nn.functional.one_hot(tokens[:, -1] + 1, 64).float()
 
     tokens = np.array([[0, 3], [0, 4], [0, 5]])
-    assert (
-        training.accuracy(model, [Batch(tokens, np.array([4, 4, 6])), Batch(tokens, np.array([4, 5, 6]))])
-        == 5 / 6
-    )
+    batches = [Batch(tokens, np.array([4, 4, 6])), Batch(tokens, np.array([4, 5, 6]))]
+    assert training.examine(model, batches) == {"accuracy": 5 / 6}
+
+
+def test_what_can_be_known_is_examined_apart():
+    """Scores are 1 for the token + 1, else 0: the loss is ln(e + 63), less 1 where that is right."""
+
+    def model(tokens):
+        return torch.nn.functional.one_hot(tokens + 1, 64).float()
+
+    tokens = np.array([[0, 3, 9], [0, 4, 9]])
+    targets = np.array([[1, 4, 0], [1, 0, 10]])
+    answers = np.array([[-1, 0, 0], [-1, 0, 1]])
+    found = training.examine(model, [Batch(tokens, targets, answers)])
+    wrong = np.log(np.e + 63.0)
+    assert found["accuracy"] == 2 / 4
+    assert found["loss_known"] == pytest.approx(wrong - 2 / 4, abs=1e-6)
+    assert found["loss_rest"] == pytest.approx(wrong - 1, abs=1e-6)
 
 
 def test_the_optimiser_is_that_of_the_protocol():
@@ -172,3 +186,11 @@ def test_speed_of_training_steps_is_laid_out():
     assert heading == "| model | kernel, ms | ratio |"
     assert len(rows) == 2 and "softmax, 1 layer" in rows[0] and rows[0].endswith("1.00 |")
     assert "layer alone" in rows[1]
+
+
+def test_speed_of_context_pulses_is_that_of_gap_copy(monkeypatch):
+    monkeypatch.setattr(speed, "PULSE_ROUNDS", 1)
+    monkeypatch.setattr(speed, "STEPS", 1)
+    ((heading, _, *rows),) = speed.tables(["standard", "leaky"], ["kernel", "eager"])
+    assert heading == "| model | kernel, ms | ratio | eager, ms | ratio | eager / kernel |"
+    assert [row.split("|")[1].strip() for row in rows] == ["softmax, no positions", "leaky"]

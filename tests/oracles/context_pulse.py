@@ -6,6 +6,7 @@ Numbers may carry an infinitesimal imaginary part, as in `oracles.attention`.
 from __future__ import annotations
 
 import cmath
+from functools import partial
 
 import numpy as np
 
@@ -25,14 +26,14 @@ def leaky_scan(u, decay):
     return np.array(rows)
 
 
-def rotary(x):
+def rotary(x, speed=1.0):
     """Rows of (N, d): pairs turned, all first components, then all second ones."""
     d = x.shape[1]
     rows = []
     for t, row in enumerate(x):
         first, second = [], []
         for k in range(d // 2):
-            angle = t * 10000.0 ** (-2.0 * k / d)
+            angle = speed * t * 10000.0 ** (-2.0 * k / d)
             a, b = row[2 * k], row[2 * k + 1]
             first.append(a * np.cos(angle) - b * np.sin(angle))
             second.append(a * np.sin(angle) + b * np.cos(angle))
@@ -132,6 +133,8 @@ def context_pulse_attention(
     mask=True,
     strict_causal=False,
     wedge_kind="published",
+    rotates=True,
+    normalises=True,
 ):
     """The whole layer; x (B, N, d), result complex."""
     out = []
@@ -157,14 +160,17 @@ def context_pulse_attention(
         sink = {}
         if variant in ("parseval", "chunked", "alpert"):
             over = "point" if variant != "parseval" else "running" if strict_causal else "sample"
-            q, k = normalise(q, k, over)
+            if normalises:
+                q, k = normalise(q, k, over)
+            q, k = q.astype(complex), k.astype(complex)
+            turn = partial(rotary, speed=float(rotates))
             for h, a in enumerate(params["A"]):
                 if wedge_kind == "relative":
-                    q[h], k[h] = rotary(wedge(q[h], a)), rotary(k[h])
+                    q[h], k[h] = turn(wedge(q[h], a)), turn(k[h])
                 elif variant == "alpert":
-                    q[h], k[h] = rotary(wedge(q[h], a)), rotary(wedge(k[h], a))
+                    q[h], k[h] = turn(wedge(q[h], a)), turn(wedge(k[h], a))
                 else:
-                    q[h], k[h] = wedge(rotary(q[h]), a), wedge(rotary(k[h]), a)
+                    q[h], k[h] = wedge(turn(q[h]), a), wedge(turn(k[h]), a)
             sink = {"sink": params["sink"].ravel(), "sink_value": params["v_null"].reshape(n_heads, -1)}
         mixed, _ = softmax_attention(q, k, v, scale=scale, causal=mask, **sink)
         row = np.concatenate(list(mixed), axis=1)

@@ -39,6 +39,7 @@ CASES = [
     (LeakyContextPulse, (6,), {"decay": 0.7}),
     (ParsevalAttention, (6, 4), {}),
     (ParsevalAttention, (4,), {"strict_causal": True, "wedge": "relative"}),
+    (ParsevalAttention, (6, 4), {"rotary": False, "normalise": False}),
     (ChunkedContextPulse, (8, 2), {"chunk_size": 2}),
     (ChunkedContextPulse, (8, 2), {"chunk_size": 3, "wedge": "relative", "mask": False}),
     (AlpertContextPulse, (8, 2), {"chunk_size": 3, "poly_order": 2}),
@@ -112,7 +113,7 @@ def test_gradients_of_every_parameter_are_those_of_central_differences(make, siz
     assert torch.autograd.gradcheck(function, (tokens(layer, 1, 5), *values))
 
 
-@pytest.mark.parametrize("make, sizes, options", CASES[3:8:2], ids=lambda x: getattr(x, "__name__", str(x)))
+@pytest.mark.parametrize("make, sizes, options", CASES[3:9:2], ids=lambda x: getattr(x, "__name__", str(x)))
 def test_eager_has_second_derivatives(make, sizes, options):
     layer = drawn(make, sizes, options, implementation="eager")
     x = tokens(layer, 1, 3)

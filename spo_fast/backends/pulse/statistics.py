@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 OVER = ("point", "sample", "running")
+NOTHING = "nothing"  # where there is no normalisation
 EPSILON = 1e-6  # added to the standard deviation, as published
 
 _Pair = tuple[np.ndarray, np.ndarray]
@@ -24,8 +25,8 @@ class Statistics:
     Attributes
     ----------
     over : str
-        Which numbers share a mean: those of a token and head ("point"), of a sample ("sample"), or of all
-        tokens of a sample up to this one ("running").
+        Which numbers share a mean: those of a token and head ("point"), of a sample ("sample"), of all
+        tokens of a sample up to this one ("running"), or none: they stay as they are ("nothing").
     count : ndarray
         How many numbers that is.
     means, deviations : pair of ndarray
@@ -51,9 +52,12 @@ def gather(moments_q: _Pair, moments_k: _Pair, width: int, over: str) -> Statist
         Mean of each token's numbers in a head, and sum of their squared distances from it.
     width : int
         Numbers of a token in a head.
-    over : {"point", "sample", "running"}
+    over : {"point", "sample", "running", "nothing"}
         Which numbers share a mean.
     """
+    if over == NOTHING:
+        zero, one = np.array(0.0), np.array(1.0)
+        return Statistics(over, one, (zero, zero), (zero, zero), zero, one)
     count, *groups_q = _group(*moments_q, width, over)
     _, *groups_k = _group(*moments_k, width, over)
     return _share(over, count, groups_q, groups_k)
@@ -122,6 +126,9 @@ def gather_backwards(statistics: Statistics, slopes: np.ndarray, products: np.nd
         For queries and for keys: the gradient at x is factor (g + alpha + beta (x - mean)), with g
         that at the normalised x.
     """
+    if statistics.over == NOTHING:
+        zero = np.array(0.0)
+        return (zero, zero), (zero, zero)
     axes = {"point": (), "sample": (1, 2), "running": (2,)}[statistics.over]
     slopes, products = (array.sum(axis=axes, keepdims=True) for array in (slopes, products))
     count, factor = statistics.count, statistics.factor
