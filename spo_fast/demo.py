@@ -334,7 +334,7 @@ def _draw_phases(single: Comparison, axes: Sequence[Any]) -> None:
         axes, (single.plain, single.modulated), ("phases under K", "phases under K′"), strict=True
     ):
         plotting.plot_phases(run, ax).set_title(title)
-        ax.set(ylabel="layer", yticks=range(1, 17, 3), ylim=(16.5, 0.5))  # layer 1 on top, as in the matrices
+        ax.set(ylabel="layer", yticks=range(1, 17, 3))
 
 
 def main(
