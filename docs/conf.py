@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,10 +71,23 @@ def setup(app):
 
 # ---------------------------------------------------------------- Markdown and notebooks
 
+
+def digest_of_sources() -> str:
+    """What tells one state of the library from another: once it has changed, notebooks are run again."""
+    root = HERE.parent
+    kinds = ("spo_fast/**/*.py*", "spo_fast/data/*", "csrc/**/*.[ch]")
+    paths = sorted(path for kind in kinds for path in root.glob(kind) if path.suffix != ".pyc")
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 myst_heading_anchors = 3  # as GitHub makes them
 nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / f"notebooks-{digest_of_sources()}")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120  # s a cell
+nb_execution_timeout = 300  # s a cell
 nb_output_stderr = "error"  # a warning in a notebook is a fault of the page
 
 # ---------------------------------------------------------------- reference

@@ -6,6 +6,7 @@ the skipped tests repeats.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -124,3 +125,41 @@ def test_every_public_name_has_a_docstring(module):
     for name in getattr(home, "__all__", ()):
         value = getattr(home, name)
         assert not callable(value) or (value.__doc__ or "").strip(), f"{module}.{name}"
+
+
+# ---------------------------------------------------------------- the built site
+
+
+def check_site():
+    """The tool that checks the built site, loaded as a module."""
+    spec = importlib.util.spec_from_file_location("check_site", ROOT / "tools" / "check_site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_site_with_nothing_wrong_passes(tmp_path, capsys):
+    (tmp_path / "a.html").write_text(
+        '<h1 id="top">A</h1><a href="b.html#there">b</a><a href="#top">up</a><a href="https://x.org/y">x</a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="there"><img src="p.png"></p>')
+    (tmp_path / "p.png").touch()
+    assert check_site().main(str(tmp_path)) == 0
+    assert "nothing is loaded from elsewhere" in capsys.readouterr().out
+
+
+def test_every_fault_of_a_site_is_told(tmp_path, capsys):
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html">b</a><a href="#nowhere">n</a><img src="p.png">'
+        '<script src="https://x.org/s.js"></script>'
+    )
+    (tmp_path / "s.css").write_text('@import "https://x.org/font.css";')
+    assert check_site().main(str(tmp_path)) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "a.html: loads https://x.org/s.js",
+        "a.html: b.html is not there",
+        "a.html: #nowhere is not there",
+        "a.html: p.png is not there",
+        "s.css: loads from elsewhere",
+    ]
+    assert check_site().faults(tmp_path / "empty") == [f"{tmp_path / 'empty'}: no page"]
