@@ -325,7 +325,7 @@ def _draw_coupling(single: Comparison, axes: Sequence[Any]) -> None:
     for ax, matrix, title in zip(
         axes, (single.knm, changed), ("coupling K", "modulated coupling K′, mean"), strict=True
     ):
-        plotting.plot_coupling(matrix, ax, vmax=vmax).set_title(title)
+        plotting.plot_coupling(matrix, ax, vmax=vmax, label="coupling").set_title(title)
         ax.set(xlabel="pulled by layer", ylabel="layer", xticks=range(1, 17, 3), yticks=range(1, 17, 3))
 
 

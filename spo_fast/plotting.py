@@ -109,13 +109,7 @@ def plot_order_parameter(simulation: Any, ax: Axes | None = None, *, t: Any = No
     ImportError
         When Matplotlib is missing.
     """
-    if isinstance(simulation, Simulation):
-        if simulation.R is None or simulation.t_observe is None:
-            raise ValueError('simulation has no R: pass observe=("R",) to simulate')
-        t, r, xlabel = simulation.t_observe, simulation.R, TIME
-    else:
-        r = np.asarray(simulation, dtype=np.float64)
-        t, xlabel = _times(t, len(r))
+    t, r, xlabel = _order(simulation, t)
     ax = new_axes(ax)
     ax.plot(t, r, **{"linewidth": 1.2, **line})
     ax.set(xlabel=xlabel, ylabel="order parameter R", ylim=(0.0, 1.02))
@@ -183,9 +177,7 @@ def plot_layer_coherence(simulation: Any, layer: Any, ax: Axes | None = None, *,
         When Matplotlib is missing.
     """
     t, theta, xlabel = _trajectory(simulation, t)
-    layer = np.asarray(layer)
-    if layer.shape != theta.shape[1:]:
-        raise ValueError(f"layer must have shape {theta.shape[1:]}, got {layer.shape}")
+    layer = _labels(layer, theta)
     coherence = np.stack([layer_coherence(theta, layer == number) for number in np.unique(layer)], axis=1)
     ax = new_axes(ax)
     mesh = _raster(ax, t, coherence, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0)
@@ -219,27 +211,26 @@ def plot_coherence(simulation: Any, layer: Any, axes: Any = None, *, t: Any = No
     ImportError
         When Matplotlib is missing.
     """
-    axes = _two_axes(axes, nrows=2, sharex=True)
-    plot_layer_coherence(simulation, layer, axes[1], t=t)
     if isinstance(simulation, Simulation) and simulation.R is None:
         simulation, t = simulation.theta, simulation.t
-    if isinstance(simulation, Simulation):
-        plot_order_parameter(simulation, axes[0], color=BLUE)
-    else:
-        plot_order_parameter(order_parameter(simulation)[0], axes[0], t=t, color=BLUE)
-    axes[0].set_xlabel("")
+    _labels(layer, _trajectory(simulation, t)[1])  # refused before a figure is made
+    axes = _two_axes(axes, nrows=2, sharex=True)
+    _plot_order_above(simulation, axes[0], t)
+    plot_layer_coherence(simulation, layer, axes[1], t=t)
     return axes
 
 
-def plot_simulation(simulation: Simulation, axes: Any = None) -> np.ndarray:
+def plot_simulation(simulation: Any, axes: Any = None, *, t: Any = None) -> np.ndarray:
     """Draw R over time above the phases over time.
 
     Parameters
     ----------
-    simulation : Simulation
-        Result of ``simulate`` with "R" among ``observe``.
+    simulation : Simulation or array_like, shape (T, N), radians
+        Result of ``simulate`` with "R" among ``observe``, or a trajectory.
     axes : sequence of two Axes, optional
         Where to draw; a new figure by default.
+    t : array_like, shape (T,), time units, optional
+        Times of an array; the numbers of its rows by default.
 
     Returns
     -------
@@ -248,14 +239,44 @@ def plot_simulation(simulation: Simulation, axes: Any = None) -> np.ndarray:
     Raises
     ------
     ValueError
-        When the simulation is an ensemble, did not observe R, or ``axes`` does not hold two Axes.
+        When the simulation is an ensemble or did not observe R, `t` does not fit, or ``axes`` does not hold
+        two Axes.
     ImportError
         When Matplotlib is missing.
     """
+    _trajectory(simulation, t)  # refused before a figure is made
+    if isinstance(simulation, Simulation):
+        _order(simulation, t)
     axes = _two_axes(axes, nrows=2, sharex=True)
-    plot_order_parameter(simulation, axes[0], color=BLUE).set_xlabel("")
-    plot_phases(simulation, axes[1])
+    _plot_order_above(simulation, axes[0], t)
+    plot_phases(simulation, axes[1], t=t)
     return axes
+
+
+def _plot_order_above(simulation: Any, ax: Axes, t: Any) -> None:
+    """Draw R of a simulation or of a trajectory over an axis of time that another picture labels."""
+    if not isinstance(simulation, Simulation):
+        simulation = order_parameter(simulation)[0]
+    plot_order_parameter(simulation, ax, t=t, color=BLUE).set_xlabel("")
+
+
+def _order(simulation: Any, t: Any) -> tuple[np.ndarray, np.ndarray, str]:
+    """Times and values of R, and the name of the time axis."""
+    if not isinstance(simulation, Simulation):
+        r = np.asarray(simulation, dtype=np.float64)
+        t, xlabel = _times(t, len(r))
+        return t, r, xlabel
+    if simulation.R is None or simulation.t_observe is None:
+        raise ValueError('simulation has no R: pass observe=("R",) to simulate')
+    return simulation.t_observe, simulation.R, TIME
+
+
+def _labels(layer: Any, theta: np.ndarray) -> np.ndarray:
+    """The layer of each oscillator as an array that fits the phases."""
+    layer = np.asarray(layer)
+    if layer.shape != theta.shape[1:]:
+        raise ValueError(f"layer must have shape {theta.shape[1:]}, got {layer.shape}")
+    return layer
 
 
 def _times(t: Any, rows: int) -> tuple[np.ndarray, str]:

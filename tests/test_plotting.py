@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,10 @@ def test_arrays_are_drawn_as_simulations_are(simulation):
         )
     (line,) = plotting.plot_order_parameter(simulation.R, t=simulation.t_observe).get_lines()
     np.testing.assert_array_equal(line.get_xydata()[:, 0], simulation.t_observe)
+    order, phases = plotting.plot_simulation(theta, t=t)
+    (line,) = order.get_lines()
+    np.testing.assert_array_equal(line.get_ydata(), order_parameter(theta)[0])
+    np.testing.assert_array_equal(drawn(phases, 16), drawn(plotting.plot_phases(simulation), 16))
     unnamed = plotting.plot_phases(theta)
     assert unnamed.get_xlabel() == "row"
     assert unnamed.get_xlim() == (0.0, len(theta) - 1.0)
@@ -251,15 +256,23 @@ def test_measured_times_are_drawn_in_microseconds():
 def test_what_cannot_be_drawn_is_refused(simulation, blind, members):
     with pytest.raises(ValueError, match="simulation has no R"):
         plotting.plot_order_parameter(blind)
-    for draw in (plotting.plot_phases, lambda run: plotting.plot_layer_coherence(run, [0, 0])):
+    with pytest.raises(ValueError, match="simulation has no R"):
+        plotting.plot_simulation(blind)
+    by_layer = (plotting.plot_layer_coherence, plotting.plot_coherence)
+    for draw in (
+        plotting.plot_phases,
+        plotting.plot_simulation,
+        *(partial(draw, layer=[0, 0]) for draw in by_layer),
+    ):
         with pytest.raises(ValueError, match=r"must be a single run, got stored phases of shape \(2, 3, 2\)"):
             draw(members)
     with pytest.raises(ValueError, match=r"one state of one run, got phases of shape \(3, 2\)"):
         plotting.plot_circle(members)
     with pytest.raises(ValueError, match=r"values must have shape \(16,\), got \(2,\)"):
         plotting.plot_circle(simulation, values=[1.0, 2.0])
-    with pytest.raises(ValueError, match=r"layer must have shape \(16,\), got \(3,\)"):
-        plotting.plot_layer_coherence(simulation, [0, 1, 2])
+    for draw in by_layer:
+        with pytest.raises(ValueError, match=r"layer must have shape \(16,\), got \(3,\)"):
+            draw(simulation, [0, 1, 2])
     with pytest.raises(ValueError, match=r"t must have shape \(3,\), got \(2,\)"):
         plotting.plot_phases(np.zeros((3, 4)), t=[0.0, 1.0])
     with pytest.raises(ValueError, match=r"modulated must have the shape of knm, \(2, 2\), got \(3, 3\)"):
