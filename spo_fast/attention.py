@@ -40,6 +40,25 @@ from spo_fast.validation import (
     token_input,
 )
 
+__all__ = [  # noqa: RUF022  (in the order of the documentation)
+    "causal_attention",
+    "causal_attention_vjp",
+    "oscillator_attention",
+    "oscillator_attention_vjp",
+    "phase_attention",
+    "phase_attention_vjp",
+    "PhaseState",
+    "position_ramp",
+    "context_pulse_attention",
+    "context_pulse_attention_vjp",
+    "pulse_attention",
+    "pulse_attention_vjp",
+    "PulseState",
+    "stream",
+    "step",
+    "PulseStream",
+]
+
 POSITIONS = ("full", "low", "none")
 CHECKPOINTS = ("all", "sqrt")
 

@@ -422,8 +422,11 @@ def _curves(options: argparse.Namespace) -> None:
     )
     print(study.to_json(rows) if options.json else study.table(rows), end="")
     if options.plot is not None:
+        from matplotlib.figure import Figure
+
+        draw: Any = plotting.plot_overhead if options.overhead else plotting.plot_scaling
         with files.replacing(options.plot) as path:
-            study.plot(rows).figure.savefig(path, dpi=120, format="png")
+            draw(rows, Figure(layout="constrained").subplots()).figure.savefig(path, dpi=120, format="png")
 
 
 def _ablate(options: argparse.Namespace) -> None:

@@ -185,8 +185,8 @@ def power_grid(name: str = "case118") -> PowerGrid:
     """Transmission grid as a sparse network: the lossless power flow.
 
     Lines and transformers of series reactance x between buses i and j at nominal voltage carry at most
-    K_ij = V_i V_j |Im Y_ij| with V = 1 and Im Y_ij = sum 1/x, and P_i = sum_j K_ij sin(theta_i - theta_j) in
-    the steady state. So the network d theta_i / dt = P_i + sum_j K_ij sin(theta_j - theta_i) rests at the
+    ``K_ij = V_i V_j |Im Y_ij|`` with V = 1 and Im Y_ij = sum 1/x, and P_i = sum_j K_ij sin(theta_i - theta_j)
+    in the steady state. So the network d theta_i / dt = P_i + sum_j K_ij sin(theta_j - theta_i) rests at the
     phases of the buses. The slowest and fastest rates are those of the Laplacian of K: grids are stiff, and
     the time step goes by the largest row sum.
 

@@ -325,7 +325,7 @@ def _draw_coupling(single: Comparison, axes: Sequence[Any]) -> None:
     for ax, matrix, title in zip(
         axes, (single.knm, changed), ("coupling K", "modulated coupling K′, mean"), strict=True
     ):
-        plotting.plot_coupling(matrix, ax, vmax=vmax).set_title(title)
+        plotting.plot_coupling(matrix, ax, vmax=vmax, label="coupling").set_title(title)
         ax.set(xlabel="pulled by layer", ylabel="layer", xticks=range(1, 17, 3), yticks=range(1, 17, 3))
 
 
@@ -334,7 +334,7 @@ def _draw_phases(single: Comparison, axes: Sequence[Any]) -> None:
         axes, (single.plain, single.modulated), ("phases under K", "phases under K′"), strict=True
     ):
         plotting.plot_phases(run, ax).set_title(title)
-        ax.set(ylabel="layer", yticks=range(1, 17, 3), ylim=(16.5, 0.5))  # layer 1 on top, as in the matrices
+        ax.set(ylabel="layer", yticks=range(1, 17, 3))
 
 
 def main(

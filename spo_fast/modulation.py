@@ -143,9 +143,9 @@ def modulate(
     Returns
     -------
     ndarray or csr matrix, shape (N, N)
-        Modulated coupling; for lambda_ > 0 exactly symmetric with an exactly zero diagonal. `out` if it was
-        given. For a sparse `knm` a ``csr_array`` or, if that was a sparse matrix, a ``csr_matrix``, with the
-        stored entries of `knm`.
+        Modulated coupling; for ``lambda_ > 0`` exactly symmetric with an exactly zero diagonal. `out` if it
+        was given. For a sparse `knm` a ``csr_array`` or, if that was a sparse matrix, a ``csr_matrix``, with
+        the stored entries of `knm`.
 
     Raises
     ------

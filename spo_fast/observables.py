@@ -27,7 +27,7 @@ _BLOCK_ENTRIES = 1 << 18  # entries of a trajectory taken at once: temporaries o
 
 
 def order_parameter(theta: Any, *, backend: str | None = None) -> tuple[Any, Any]:
-    """Kuramoto order parameter R = |sum_j exp(i theta_j)| / N and mean phase psi.
+    """Kuramoto order parameter ``R = |sum_j exp(i theta_j)| / N`` and mean phase psi.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def _members(layer: Any, n: int) -> np.ndarray:
 
 
 def plv(a: Any, b: Any) -> Any:
-    """Phase-locking value |mean over time of exp(i (a - b))|.
+    """Phase-locking value ``|mean over time of exp(i (a - b))|``.
 
     Parameters
     ----------

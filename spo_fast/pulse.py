@@ -26,6 +26,22 @@ from spo_fast.validation import (
     number,
 )
 
+__all__ = [  # noqa: RUF022  (in the order of the documentation)
+    "leaky_scan",
+    "leaky_scan_vjp",
+    "rotary_embedding",
+    "rotary_embedding_vjp",
+    "wedge",
+    "wedge_vjp",
+    "symbiotic_norm",
+    "symbiotic_norm_vjp",
+    "chunked_resonance",
+    "chunked_resonance_vjp",
+    "moment_basis",
+    "moment_resonance",
+    "moment_resonance_vjp",
+]
+
 ROTARY_BASE = 10000.0
 LARGEST_ORDER = 2
 
@@ -256,8 +272,8 @@ def wedge(x: Any, a: Any) -> np.ndarray:
 
     Notes
     -----
-    S = A - A^T is skew: x S is orthogonal to x, and |x (I + S)|^2 = |x|^2 + |x S|^2. On both sides of a score
-    the twist is q (I - S^2) k^T: it has no effect to first order.
+    S = A - A^T is skew: x S is orthogonal to x, and ``|x (I + S)|^2 = |x|^2 + |x S|^2``. On both sides of a
+    score the twist is q (I - S^2) k^T: it has no effect to first order.
     """
     tokens = _tokens(x, "x")
     return _by_head(tokens, twist_of(_twist_input(a, tokens)))

@@ -32,9 +32,10 @@ def test_version(capsys):
 
 
 def test_the_module_can_be_run():
-    command = [sys.executable, "-m", "spo_fast.cli", "--version"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert output.startswith("spo-fast ")
+    for module in ("spo_fast", "spo_fast.cli"):
+        command = [sys.executable, "-m", module, "--version"]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert output == f"spo-fast {spo_fast.__version__}\n"
 
 
 @pytest.mark.parametrize(
