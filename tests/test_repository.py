@@ -95,6 +95,7 @@ def test_commands_of_the_pages_exist(page):
     assert all((ROOT / script).exists() for script in scripts), scripts
 
 
+@pytest.mark.usefixtures("compiled_names")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_of_the_pages_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
