@@ -96,12 +96,12 @@ def _require_output(given: Any) -> None:
 
 
 @register_jitable
-def _same(array):  # type: ignore[no-untyped-def]
+def _same(array):
     return array
 
 
 @register_jitable
-def _converted(array):  # type: ignore[no-untyped-def]
+def _converted(array):
     return np.ascontiguousarray(array.astype(np.float64))
 
 
@@ -112,22 +112,29 @@ def _as_kernels_take(given: types.Array) -> Callable[..., Any]:
 
 
 @register_jitable
-def _spread(temperature, n_heads):  # type: ignore[no-untyped-def]
+def _spread(temperature, n_heads):
     return np.full(n_heads, np.float64(temperature))
 
 
 @register_jitable
-def _each(temperature, n_heads):  # type: ignore[no-untyped-def]
+def _each(temperature, n_heads):
     return temperature.astype(np.float64)
 
 
 @register_jitable
-def _as_rows(theta):  # type: ignore[no-untyped-def]
+def _reach(block_size):
+    if block_size is None:
+        return np.int64(-1)
+    return np.int64(block_size + 0)  # the sum is a number where the size may be None
+
+
+@register_jitable
+def _as_rows(theta):
     return theta.reshape(1, theta.size)
 
 
 @register_jitable
-def _first_of(pair):  # type: ignore[no-untyped-def]
+def _first_of(pair):
     return pair[0][0], pair[1][0]
 
 
@@ -155,7 +162,7 @@ def _drawn(n_heads: Any, seed: Any, d_model: Any, names: tuple[str, ...]) -> Cal
         raise TypingError(str(error)) from error
 
     @register_jitable
-    def drawn(*unused):  # type: ignore[no-untyped-def]
+    def drawn(*unused):
         return w_q.copy(), w_k.copy(), w_v.copy(), w_o.copy()
 
     return drawn
@@ -170,7 +177,7 @@ def _given_projections(given: tuple[Any, ...]) -> Callable[..., Any]:
     as_q, as_k, as_v, as_o = (_as_kernels_take(weights) for weights in given)
 
     @register_jitable
-    def projections(w_q, w_k, w_v, w_o):  # type: ignore[no-untyped-def]
+    def projections(w_q, w_k, w_v, w_o):
         return as_q(w_q), as_k(w_k), as_v(w_v), as_o(w_o)
 
     return projections
@@ -180,17 +187,17 @@ def _given_projections(given: tuple[Any, ...]) -> Callable[..., Any]:
 
 
 @overload(modulation.default_projections, prefer_literal=True)
-def _default_projections(n_heads=4, seed=0, d_model=modulation.MODEL_WIDTH):  # type: ignore[no-untyped-def]
+def _default_projections(n_heads=4, seed=0, d_model=modulation.MODEL_WIDTH):
     drawn = _drawn(n_heads, seed, d_model, ("n_heads", "seed", "d_model"))
 
-    def default_projections(n_heads=4, seed=0, d_model=modulation.MODEL_WIDTH):  # type: ignore[no-untyped-def]
+    def default_projections(n_heads=4, seed=0, d_model=modulation.MODEL_WIDTH):
         return drawn()
 
     return default_projections
 
 
 @overload(modulation.modulate, prefer_literal=True)
-def _modulate(  # type: ignore[no-untyped-def]
+def _modulate(
     knm, theta, w_q=None, w_k=None, w_v=None, w_o=None, n_heads=4, block_size=None, temperature=1.0,
     lambda_=0.5, projection_seed=0, out=None, algorithm="auto", backend=None, workers=1,
 ):  # fmt: skip
@@ -213,22 +220,18 @@ def _modulate(  # type: ignore[no-untyped-def]
         projections = _drawn(n_heads, projection_seed, modulation.MODEL_WIDTH, names)
     else:
         projections = _given_projections(given_weights)
-    temperatures, as_knm, as_theta = (
-        _temperatures(temperature),
-        _as_kernels_take(knm),
-        _as_kernels_take(theta),
-    )
+    temperatures = _temperatures(temperature)
+    as_knm, as_theta = _as_kernels_take(knm), _as_kernels_take(theta)
 
-    def modulate(  # type: ignore[no-untyped-def]
+    def modulate(
         knm, theta, w_q=None, w_k=None, w_v=None, w_o=None, n_heads=4, block_size=None, temperature=1.0,
         lambda_=0.5, projection_seed=0, out=None, algorithm="auto", backend=None, workers=1,
     ):  # fmt: skip
-        if block_size is None:
-            reach = np.int64(-1)
-        else:
-            reach = np.int64(block_size) if block_size != -1 else np.int64(0)
+        reach = _reach(block_size)
+        if block_size is not None:
+            embedded.check_block_size(reach)
         heads, strength = np.int64(n_heads), np.float64(lambda_)
-        embedded.check_numbers(heads, reach, strength, np.int64(projection_seed), np.int64(workers))
+        embedded.check_numbers(heads, strength, np.int64(projection_seed), np.int64(workers))
         q, k, v, o = projections(w_q, w_k, w_v, w_o)
         embedded.check_projections(q, k, v, o, heads)
         tau = temperatures(temperature, heads)
@@ -251,24 +254,24 @@ def _modulate(  # type: ignore[no-untyped-def]
 
 
 @overload(observables.order_parameter, prefer_literal=True)
-def _order_parameter(theta, backend=None):  # type: ignore[no-untyped-def]
+def _order_parameter(theta, backend=None):
     from spo_fast.kernels import embedded
 
     _require_array(theta, "theta", 1, 2)
     _require_constant(backend, "backend", (None, "auto", "numba"))
     as_theta = _as_kernels_take(theta)
 
-    def of_state(theta, backend=None):  # type: ignore[no-untyped-def]
+    def of_state(theta, backend=None):
         return _first_of(embedded.order_parameters(_as_rows(as_theta(theta))))
 
-    def of_trajectory(theta, backend=None):  # type: ignore[no-untyped-def]
+    def of_trajectory(theta, backend=None):
         return embedded.order_parameters(as_theta(theta))
 
     return of_state if theta.ndim == 1 else of_trajectory
 
 
 @overload(observables.layer_coherence, prefer_literal=True)
-def _layer_coherence(theta, layer, backend=None):  # type: ignore[no-untyped-def]
+def _layer_coherence(theta, layer, backend=None):
     from spo_fast.kernels import embedded
 
     _require_array(theta, "theta", 1, 2)
@@ -280,27 +283,27 @@ def _layer_coherence(theta, layer, backend=None):  # type: ignore[no-untyped-def
     members = embedded.members_of_mask if masked else embedded.members_of_indices
     as_theta = _as_kernels_take(theta)
 
-    def of_state(theta, layer, backend=None):  # type: ignore[no-untyped-def]
+    def of_state(theta, layer, backend=None):
         return embedded.coherence(_as_rows(as_theta(theta)), members(layer, theta.shape[0]))[0]
 
-    def of_trajectory(theta, layer, backend=None):  # type: ignore[no-untyped-def]
+    def of_trajectory(theta, layer, backend=None):
         return embedded.coherence(as_theta(theta), members(layer, theta.shape[1]))
 
     return of_state if theta.ndim == 1 else of_trajectory
 
 
 @overload(observables.plv)
-def _plv(a, b):  # type: ignore[no-untyped-def]
+def _plv(a, b):
     from spo_fast.kernels import embedded
 
     _require_array(a, "a", 1, 2)
     _require_array(b, "b", a.ndim)
     as_a, as_b = _as_kernels_take(a), _as_kernels_take(b)
 
-    def of_series(a, b):  # type: ignore[no-untyped-def]
+    def of_series(a, b):
         return embedded.locking(as_a(a).reshape(a.size, 1), as_b(b).reshape(b.size, 1))[0]
 
-    def of_trajectories(a, b):  # type: ignore[no-untyped-def]
+    def of_trajectories(a, b):
         return embedded.locking(as_a(a), as_b(b))
 
     return of_series if a.ndim == 1 else of_trajectories

@@ -63,7 +63,7 @@ def test_pulse(capsys):
 @pytest.mark.usefixtures("compiled_names")
 def test_plasticity(capsys):
     load("plasticity").main(7, 30)
-    gaps = re.findall(r"(?:phases|couplings) (\S+e-?\d+)", capsys.readouterr().out)
+    gaps = re.findall(r"(?:phases|couplings) (\S+e[+-]\d+)", capsys.readouterr().out)
     assert len(gaps) == 2
     assert max(map(float, gaps)) < 1e-12
 

@@ -49,6 +49,14 @@ def drawn(knm, theta, temperature):
     return options, weights
 
 
+@njit
+def banded(knm, theta, block_size):
+    perhaps = None
+    if block_size > 0:
+        perhaps = block_size
+    return spo_fast.modulate(knm, theta, block_size=perhaps)
+
+
 def given(rng, **changed):
     """Arguments of `full`, some of them changed."""
     arguments = {"knm": symmetric(rng, 21, 0.8), "theta": phases(rng, 21)}
@@ -86,6 +94,13 @@ def test_other_arrays_than_those_the_kernels_take(rng):
     assert relative(out, spo_fast.modulate(knm, theta, **keywords)) < 1e-12
     expected = spo_fast.default_projections(2, seed=3)
     assert all(map(same_bits, weights, expected))
+
+
+def test_a_band_that_may_be_none(rng):
+    knm, theta = symmetric(rng, 9), phases(rng, 9)
+    for given, size in ((0, None), (2, 2)):
+        expected = spo_fast.modulate(knm, theta, block_size=size)
+        assert relative(banded(knm, theta, given), expected) < 1e-13
 
 
 def lopsided(rng):

@@ -27,7 +27,7 @@ def learn(theta, omega, knm, int64_t n_steps, double dt=0.01, double rate=0.2):
     cdef double[::1] phases = np.array(theta, dtype=float)
     cdef const double[::1] frequencies = np.ascontiguousarray(omega, dtype=float)
     cdef double[:, ::1] coupling = np.array(knm, dtype=float)
-    cdef int64_t n = phases.shape[0], step, i, j
+    cdef int64_t n = phases.shape[0], i, j, _
     cdef double[:, ::1] modulated = np.empty((n, n))
     cdef const double[:, :, ::1] w_q, w_k, w_v
     cdef const double[:, ::1] w_o
@@ -45,7 +45,7 @@ def learn(theta, omega, knm, int64_t n_steps, double dt=0.01, double rate=0.2):
     cdef spo_integrator integrator = spo_integrator(method=SPO_RK4, dt=dt, atol=0.0, rtol=0.0)
     cdef spo_state state = spo_state(theta=&phases[0], modulated=NULL, t=0.0, dt=dt, step=0)
     with nogil:
-        for step in range(n_steps):
+        for _ in range(n_steps):
             status = modulate(n, &coupling[0, 0], &phases[0], &modulation, &modulated[0, 0])
             if status == SPO_OK:
                 for i in range(n):
@@ -56,5 +56,5 @@ def learn(theta, omega, knm, int64_t n_steps, double dt=0.01, double rate=0.2):
                 break
             adapt(coupling, phases, dt * rate)
     if status != SPO_OK:
-        raise ValueError(f"step {step} was refused with status {status}")
+        raise ValueError(f"the core refused, with status {status} of spo_fast.h")
     return np.asarray(phases), np.asarray(coupling)

@@ -27,18 +27,23 @@ from .vectormath import sincos
 
 
 @kernel()
-def check_numbers(n_heads, block_size, lambda_, projection_seed, workers):
-    """Raise the ValueError for a number out of its range; a `block_size` of -1 stands for none."""
+def check_numbers(n_heads, lambda_, projection_seed, workers):
+    """Raise the ValueError for a number out of its range."""
     if n_heads < 1:
         raise ValueError(f"n_heads must be at least 1, got {n_heads}")
-    if block_size < 1 and block_size != -1:
-        raise ValueError(f"block_size must be at least 1, got {block_size}")
     if not (lambda_ >= 0.0 and lambda_ < np.inf):
         raise ValueError("lambda_ must be a finite number of at least 0")
     if projection_seed < 0:
         raise ValueError(f"projection_seed must be at least 0, got {projection_seed}")
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+
+
+@kernel()
+def check_block_size(block_size):
+    """Raise the ValueError for one below 1."""
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
 
 
 @kernel()
