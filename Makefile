@@ -63,14 +63,14 @@ lint: $(VENV)/.extra-dev ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy spo_fast
-	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint spo_fast/*.pyx spo_fast/*.pxd
-	$(BIN)/clang-format --dry-run --Werror $$(find csrc tests go -name '*.[ch]')
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint spo_fast/*.pyx spo_fast/*.pxd examples/*/*.pyx
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc examples tests go -name '*.[ch]')
 	$(BIN)/python tools/languages.py lint
 
 format: $(VENV)/.extra-dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(find csrc tests go -name '*.[ch]')
+	$(BIN)/clang-format -i $$(find csrc examples tests go -name '*.[ch]')
 
 table: $(VENV)/.extra-demo ## time the backends side by side on this machine
 	@$(BIN)/spo-fast bench --sizes $(SIZES)

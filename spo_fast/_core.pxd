@@ -50,6 +50,18 @@ cdef extern from "spo_fast_core.h" nogil:
         double *psi
         double *t_observe
 
+    enum: SPO_OK
+    enum: SPO_INVALID_ARGUMENT
+    enum: SPO_OUT_OF_MEMORY
+    enum: SPO_NONFINITE_COUPLING
+    enum: SPO_ASYMMETRIC_COUPLING
+    enum: SPO_NONZERO_DIAGONAL
+    enum: SPO_NONFINITE_PHASE
+    enum: SPO_NONFINITE_STATE
+    enum: SPO_EULER
+    enum: SPO_RK4
+    enum: SPO_RK45
+
 
 # The portable functions of spo_fast.h, under their names without the prefix.
 cdef int32_t modulate(int64_t n, const double *knm, const double *theta, const spo_modulation *modulation,

@@ -47,6 +47,7 @@ class Batch:
     def start(self, theta: np.ndarray) -> None: ...
     def advance(self, n_steps: int, record: Record | None = None) -> int: ...
 
+c_api: Any  # a capsule, see spo_fast_api.h
 WALKS: dict[str, int]
 SPLITS: dict[str, int]
 

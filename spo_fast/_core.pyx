@@ -3,6 +3,7 @@
 
 cimport cython
 cimport numpy as cnp
+from cpython.pycapsule cimport PyCapsule_New
 from libc.math cimport fmod
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -83,14 +84,8 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_core_select_instruction_set(const char *)
     double spo_core_measure_read(int64_t, const double *, int64_t)
     double spo_core_measure_multiply_add()
-    enum: SPO_OK
-    enum: SPO_OUT_OF_MEMORY
-    enum: SPO_INVALID_ARGUMENT
     enum: SPO_ALL_EDGES
     enum: SPO_SYMMETRIC_PATTERN
-    enum: SPO_EULER
-    enum: SPO_RK4
-    enum: SPO_RK45
     enum: SPO_SPLIT_WORTHWHILE
     enum: SPO_SPLIT_ALL
     enum: SPO_SPLIT_SMALLEST
@@ -114,6 +109,17 @@ cdef int32_t mean_field(int64_t n, const double *theta, double *r, double *psi) 
     return spo_order_parameter(n, theta, r, psi)
 
 
+cdef extern from *:
+    """
+    #include "spo_fast_api.h"
+    static const spo_functions functions = {SPO_ABI_VERSION, spo_status_text, spo_modulate,
+                                            spo_order_parameter, spo_kuramoto_run};
+    """
+    const char *SPO_CAPSULE
+    void *functions_for_extensions "((void *)&functions)"
+
+
+c_api = PyCapsule_New(functions_for_extensions, SPO_CAPSULE, NULL)  # what spo_fast_api.h asks for
 WALKS = {"auto": SPO_WALK_AUTO, "whole": SPO_WALK_WHOLE, "fused": SPO_WALK_FUSED, "kept": SPO_WALK_KEPT}
 SPLITS = {"worthwhile": SPO_SPLIT_WORTHWHILE, "all": SPO_SPLIT_ALL, "smallest": SPO_SPLIT_SMALLEST}
 METHODS = {"euler": SPO_EULER, "rk4": SPO_RK4, "rk45": SPO_RK45}

@@ -105,6 +105,12 @@ def instruction_set(request):
 
 
 @pytest.fixture
+def compiled_names():
+    """Public names in compiled code also where the package is not installed: Numba finds them by that."""
+    import spo_fast.overloads  # noqa: F401
+
+
+@pytest.fixture
 def rng():
     """A generator that gives every test the same numbers in every run."""
     return np.random.default_rng(20240611)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+
+import pytest
 
 LIMIT = 60  # seconds that a program may take to end after its signal
 
@@ -28,3 +32,20 @@ def interrupted(script, seconds):
         child.wait()
     assert child.returncode == 0, err
     return out
+
+
+def compiler():
+    """Name of the C compiler; a skip where there is none."""
+    name = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if not shutil.which(name):
+        pytest.skip(f"no C compiler ({name})")
+    return name
+
+
+def finished(command, folder, seconds=300, **settings):
+    """Output of a program that must end well, in a folder, with `settings` of ``subprocess.run``."""
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False, **settings
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

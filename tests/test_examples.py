@@ -60,6 +60,14 @@ def test_pulse(capsys):
     assert orders[2] < orders[1]
 
 
+@pytest.mark.usefixtures("compiled_names")
+def test_plasticity(capsys):
+    load("plasticity").main(7, 30)
+    gaps = re.findall(r"(?:phases|couplings) (\S+e[+-]\d+)", capsys.readouterr().out)
+    assert len(gaps) == 2
+    assert max(map(float, gaps)) < 1e-12
+
+
 def test_connectome(capsys):
     call(load("connectome").main, 200)
     assert len(capsys.readouterr().out.splitlines()) == 5

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
-import sysconfig
 
 import pytest
+from processes import compiler, finished
 
 pytest.importorskip("spo_fast._core", reason="the C core is not built")
 pytest.importorskip("Cython", reason="Cython is not installed")
@@ -59,12 +57,8 @@ assert (status, r) == (0, spo_fast.order_parameter(theta)[0])
 
 
 def test_an_extension_of_ones_own(tmp_path):
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    if not shutil.which(compiler):
-        pytest.skip(f"no C compiler ({compiler})")
+    compiler()
     (tmp_path / "user.pyx").write_text(MODULE)
     (tmp_path / "setup.py").write_text(SETUP)
-    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    for command in (build, [sys.executable, "-c", CALL]):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    finished([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], tmp_path)
+    finished([sys.executable, "-c", CALL], tmp_path)

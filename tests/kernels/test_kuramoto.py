@@ -465,11 +465,15 @@ EMBEDDED = """
     from spo_fast import kernels
     euler, fourth = kernels.euler_step, kernels.rk4_step
     adaptive, order = kernels.rk45_step, kernels.order_parameter
+    drift, units, part = kernels.rhs, kernels.factors, kernels.lagged_coupling
 
     @njit(cache=True, parallel=True)
-    def ensemble(theta, w, knm, none, work, sizes, r, psi):
+    def ensemble(theta, w, knm, none, work, sizes, r, psi, q, o, tau, parts, found, speed):
+        part(knm, knm, parts[0], parts[1])
         for m in prange(theta.shape[0]):
+            units(knm, theta[m], q, q, q, o, -1, tau, found[m])
             for _ in range(5):
+                drift(theta[m], w, parts[0], parts[1], 0.0, 0.0, 0.0, work[m], speed[m])
                 euler(theta[m], w, knm, none, 0.0, 0.0, 0.0, 0.01, work[m], theta[m])
                 fourth(theta[m], w, knm, none, 0.0, 0.0, 0.0, 0.01, work[m], theta[m])
                 adaptive(theta[m], w, knm, none, 0.0, 0.0, 0.0, sizes[m], 1e-6, 1e-3, work[m], theta[m])
@@ -478,11 +482,15 @@ EMBEDDED = """
     n = 4
     theta = np.arange(8.0).reshape(2, n)
     sizes = np.full((2, 3), 0.01)
-    r, psi = np.empty(2), np.empty(2)
-    work = np.empty((2, 12, n))
-    status = ensemble(theta, np.ones(n), np.ones((n, n)), np.empty((0, 0)), work, sizes, r, psi)
+    r, psi, found, speed = np.empty(2), np.empty(2), np.empty((2, n, 2)), np.empty((2, n))
+    work, parts, q = np.empty((2, kernels.WORK_ROWS, n)), np.empty((2, n, n)), np.ones((1, 2, 2))
+    knm = np.ones((n, n)) - np.eye(n)
+    given = (theta, np.ones(n), knm, np.empty((0, 0)), work, sizes, r, psi, q, np.eye(2), np.ones(1))
+    status = ensemble(*given, parts, found, speed)
     hits = sum(ensemble.stats.cache_hits.values())
-    print(hits, status, r.tolist(), psi.tolist())
+    assert np.allclose(np.linalg.norm(found, axis=2), 1.0)
+    assert np.isfinite(speed).all()
+    print(hits, status, r.tolist(), psi.tolist(), speed.tolist(), found.tolist(), parts.tolist())
 """
 
 

@@ -425,12 +425,16 @@ caching.CacheImpl._locator_classes = []
 
 def test_public_names():
     assert set(kernels.__all__) == {
-        "attend", "attend_vjp", "euler_step", "factors", "factors_sparse", "gate", "gate_vjp", "leaky_scan",
-        "leaky_scan_vjp", "modulate", "modulate_moments", "modulate_sparse", "moments_room_size",
-        "order_parameter", "phase_attend", "phase_attend_vjp", "resonance", "resonance_vjp", "rhs",
-        "rhs_sparse", "rk4_step", "rk45_step", "series_of", "token_moments", "turn", "turn_vjp",
-        "unnormalise",
+        "ASYMMETRIC_COUPLING", "INVALID_ARGUMENT", "NONFINITE_COUPLING", "NONFINITE_PHASE",
+        "NONFINITE_STATE", "NONZERO_DIAGONAL", "OK", "OUT_OF_MEMORY", "SPARSE_WORK_ROWS", "WORK_ROWS",
+        "apply_factors", "apply_modulation", "apply_modulation_moments", "attend", "attend_vjp",
+        "euler_step", "factors", "factors_sparse", "gate", "gate_vjp", "inspect_coupling",
+        "lagged_coupling", "leaky_scan", "leaky_scan_vjp", "modulate", "modulate_moments",
+        "modulate_sparse", "moments_room_size", "order_parameter", "phase_attend", "phase_attend_vjp",
+        "resonance", "resonance_vjp", "rhs", "rhs_sparse", "rk45_step", "rk4_step", "series_of",
+        "token_moments", "turn", "turn_vjp", "unnormalise",
     }  # fmt: skip
+    assert all(hasattr(kernels, name) for name in kernels.__all__)
 
 
 def test_no_kernel_chooses_its_own_flags():
