@@ -102,7 +102,7 @@ class Engine:
             State; wrapped on entry.
         omegas : float or array_like, shape (N,), rad per time unit
             Natural frequencies.
-        knm : array_like or SciPy sparse matrix, shape (N, N), rad per time unit
+        knm : array_like, SciPy sparse matrix or NetworkX graph, shape (N, N), rad per time unit
             Coupling, which may be asymmetric.
         zeta, psi : float
             Strength (rad per time unit) and phase (radians) of the external drive.
@@ -266,7 +266,9 @@ def simulate(
     omega : float or array_like, shape (N,) or (M, N), rad per time unit
         Natural frequencies.
     knm : array_like, shape (N, N) or (M, N, N), or SciPy sparse matrix, shape (N, N), rad per time unit
-        Coupling; it may be asymmetric unless it is modulated. None where a `Modulator` brings its own.
+        Coupling; it may be asymmetric unless it is modulated. None where a `Modulator` brings its own. A
+        NetworkX graph stands for a sparse matrix: oscillators in the order of ``list(graph)``, an edge from u
+        to v lets u pull v by its ``weight``, or by 1.
     dt : float
         Step size; for rk45 the first one, and a tenth of the largest.
     n_steps : int

@@ -26,6 +26,7 @@ from spo_fast.validation import (
     is_sparse,
     network,
     number,
+    plain_matrix,
     same_pattern,
 )
 
@@ -164,6 +165,7 @@ def coupling_of(knm: Any, modulation: Any) -> Any:
     ValueError
         If `modulation` is of the wrong kind, or `knm` is missing or another matrix than the Modulator's.
     """
+    knm = plain_matrix(knm)
     if isinstance(modulation, Modulator):
         if knm is not None and not _same_matrix(knm, modulation.coupling):
             raise ValueError("knm must be None or equal to the Modulator's own coupling, got another matrix")
