@@ -472,7 +472,8 @@ def plain_matrix(value: Any, name: str = "knm") -> Any:
         _require_same_labels(value, value.index, value.columns, name)
     elif _comes_from("xarray", "DataArray", value):
         if value.ndim == 2 and all(dimension in value.indexes for dimension in value.dims):
-            _require_same_labels(value, *(value.indexes[dimension] for dimension in value.dims), name)
+            rows, columns = (value.indexes[dimension] for dimension in value.dims)
+            _require_same_labels(value, rows, columns, name)
     else:
         return value
     return _plain_array(value, name)
