@@ -21,7 +21,7 @@ import numpy as np
 
 from spo_fast.backends.record import Record
 from spo_fast.backends.status import Status
-from spo_fast.files import require_writable
+from spo_fast.files import as_path, require_writable
 from spo_fast.runs import Follower, Run, advance
 from spo_fast.validation import ModulationParameters, Network, SparseCoupling, describe, integer
 
@@ -61,12 +61,10 @@ class Checkpoint:
         """
         if path is None:
             raise ValueError(f"checkpoint_every needs checkpoint, a path, got {describe(every)} without one")
-        if not isinstance(path, str | os.PathLike):
-            raise ValueError(f"checkpoint must be a path, got {describe(path)}")
+        file = as_path(path, "checkpoint").resolve()
         if every is None:
             raise ValueError("checkpoint needs checkpoint_every, a number of steps, got None")
         count = integer(every, "checkpoint_every", 1)
-        file = Path(os.fsdecode(path)).resolve()
         require_writable([file])
         return cls(file, count)
 
