@@ -188,6 +188,51 @@ def _umask() -> int:
     return mask
 
 
+def lock(file: Any, path: Path) -> None:
+    """Keep a second writer out; the lock goes with the file, and with the process, however that ends.
+
+    Parameters
+    ----------
+    file : file or int
+        An open file, or its descriptor.
+    path : Path
+        Its name, for the message.
+
+    Raises
+    ------
+    RuntimeError
+        When another process holds the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RuntimeError(f"another process is writing to {path}") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other writers out of a folder.
+
+    Raises
+    ------
+    RuntimeError
+        When another process holds the lock.
+    """
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
 def require_writable(paths: list[Path]) -> None:
     """Refuse paths that could not be written, before a long run rather than after it.
 

@@ -310,8 +310,8 @@ def advance(integration: Any, count: int, record: Record | None, bar: Any = None
     return int(Status.OK)
 
 
-def progress_bar(progress: bool, count: int) -> AbstractContextManager[Any]:
-    """Return a bar over `count` steps, or one that is not there.
+def progress_bar(progress: bool, count: int, unit: str = "step") -> AbstractContextManager[Any]:
+    """Return a bar over `count` steps, or other units, or one that is not there.
 
     Raises
     ------
@@ -324,7 +324,7 @@ def progress_bar(progress: bool, count: int) -> AbstractContextManager[Any]:
         from tqdm import tqdm
     except ImportError as error:
         raise ImportError("progress=True needs tqdm: pip install 'spo-fast[progress]'") from error
-    return tqdm(total=count, unit="step")
+    return tqdm(total=count, unit=unit)
 
 
 def raise_failure(status: int, integration: Any, result: Simulation) -> None:

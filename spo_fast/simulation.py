@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spo_fast.validation import choice
+from spo_fast.validation import choice, package
 
 if TYPE_CHECKING:
     import os
@@ -104,7 +103,7 @@ class Simulation:
         """
         import spo_fast
 
-        xarray = _package("xarray", "to_xarray")
+        xarray = package("xarray", "to_xarray", "xarray")
         member = ("member",) if self.theta.ndim == 3 else ()
         stored, observed = ("sample", "observation") if self.t.ndim == 2 else ("t", "t_observe")
         own_times = member[: self.t.ndim - 1]
@@ -162,7 +161,7 @@ class Simulation:
             If pandas is not installed, naming the extra.
         """
         choice(what, "what", ("observations", "states"))
-        pandas = _package("pandas", "to_pandas")
+        pandas = package("pandas", "to_pandas", "xarray")
         if what == "states":
             t: np.ndarray = self.t
             columns: dict[Any, np.ndarray] = dict(enumerate(np.moveaxis(self.theta, -1, 0)))
@@ -275,14 +274,6 @@ def variables_of(dataset: xarray.Dataset) -> dict[str, Any]:
     """Return attributes, variables and coordinates of a dataset under their names."""
     variables = {str(name): array.values for name, array in dataset.variables.items()}
     return {**dataset.attrs, **variables}
-
-
-def _package(name: str, who: str) -> Any:
-    """Import an optional package."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ImportError(f"{who} needs {name}: pip install 'spo-fast[xarray]'") from error
 
 
 def _described(values: dict[str, tuple[tuple[str, ...], Any]]) -> dict[str, tuple[Any, ...]]:

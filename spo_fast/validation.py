@@ -13,6 +13,7 @@ import operator
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from numbers import Real
 from typing import Any, NoReturn
 
@@ -145,6 +146,23 @@ class Network:
     modulate_every: int = 1
     persistent: bool = False
     workers: int = 1
+
+
+# ---------------------------------------------------------------- optional packages
+
+
+def package(name: str, who: str, extra: str) -> Any:
+    """Import an optional package.
+
+    Raises
+    ------
+    ImportError
+        If it is missing, naming who needs it and the extra that brings it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{who} needs {name}: pip install 'spo-fast[{extra}]'") from error
 
 
 # ---------------------------------------------------------------- scalars
