@@ -297,7 +297,7 @@ def _code_parts(code: types.CodeType, doc: str | None) -> Iterator[bytes]:
             yield from _code_parts(constant, None)
         elif isinstance(constant, frozenset):
             yield repr(sorted(map(repr, constant))).encode()
-        elif doc is None or constant != doc:
+        elif constant is not None and constant != doc:
             yield repr(constant).encode()
 
 
