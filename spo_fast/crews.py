@@ -147,7 +147,7 @@ class Cluster:
         self._client = client
         futures = client.map(functools.partial(_outcome, run), tasks, pure=False) if tasks else []
         self._places = {future: task[0] for future, task in zip(futures, tasks, strict=True)}
-        self._completed = iter(as_completed(futures))
+        self._completed = iter(as_completed(futures) if futures else ())
 
     def wait(self) -> bool:
         """Wait for a future."""

@@ -12,6 +12,7 @@ import os
 import pickle
 import platform
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -217,9 +218,9 @@ def _values(values: Any, name: str) -> list[Any]:
 def _distinct(values: list[Any], name: str) -> list[Any]:
     if not values:
         raise ValueError(f"{name} must hold at least one value, got none")
-    for value, count in ((value, values.count(value)) for value in set(values)):
-        if count > 1:
-            raise ValueError(f"{name} must hold no value twice, got {value!r} {count} times")
+    value, count = Counter(values).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"{name} must hold no value twice, got {value!r} {count} times")
     return values
 
 
@@ -232,7 +233,7 @@ def _arguments(point: dict[str, Any], independent: bool) -> dict[str, Any]:
     if not independent:
         return point
     parameters = {name: value for name, value in sorted(point.items()) if name != SEED}
-    words = np.frombuffer(hashlib.sha256(json.dumps(parameters).encode()).digest(), np.uint32)
+    words = np.frombuffer(hashlib.sha256(json.dumps(parameters).encode()).digest(), "<u4")
     sequence = np.random.SeedSequence(point[SEED], spawn_key=tuple(words.tolist()))
     return point | {SEED: int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))}
 

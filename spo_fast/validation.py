@@ -24,6 +24,7 @@ SYMMETRY_TOLERANCE = 1e-12  # relative and absolute; also the bound on the diago
 
 _FLOAT64 = np.dtype(np.float64)
 _REAL_KINDS = "iuf"
+_PLAIN = frozenset((np.ndarray, list, float, int, type(None)))  # no coupling of another package
 _LARGEST_SPARSE = 2**31 - 1  # oscillators whose indices fit 32 bits
 _LARGEST_BITS = 62  # of a count or an index: sums of two still fit 64 bits
 _WHOLE = 1 << 31  # a block size beyond every N
@@ -482,7 +483,7 @@ def plain_matrix(value: Any, name: str = "knm") -> Any:
     ImportError
         If a graph came and SciPy is missing.
     """
-    if type(value) is np.ndarray:
+    if type(value) in _PLAIN:
         return value
     if _comes_from("networkx", "Graph", value):
         return _graph_matrix(value, name)

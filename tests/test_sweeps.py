@@ -760,6 +760,9 @@ CLUSTER = """
             except SweepError as error:
                 print(error)
                 print(int(error.dataset["finished"].sum()))
+            options = {"client": client, "store": "all.zarr"}
+            for _ in range(2):
+                print(sweep(where, {"x": [1]}, **options)["draw"].shape)
             try:
                 sweep(where, {"x": [2]}, client=client, workers=2)
             except ValueError as error:
@@ -778,4 +781,4 @@ def test_a_cluster_of_processes(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0] == "False 2 True"
     assert lines[1] == "1 of 4 runs failed: x=3, seed=0: ValueError: odd; the others are in .dataset"
-    assert lines[2:] == ["3", "workers must be 1 where a client has its own, got 2"]
+    assert lines[2:] == ["3", "(1, 1)", "(1, 1)", "workers must be 1 where a client has its own, got 2"]
