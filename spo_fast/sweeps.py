@@ -232,7 +232,11 @@ def _arguments(point: dict[str, Any], independent: bool) -> dict[str, Any]:
     """Return what the function is called with at a point."""
     if not independent:
         return point
-    parameters = {name: value for name, value in sorted(point.items()) if name != SEED}
+    parameters = {  # 1 and 1.0 are the same value: an axis of integers may grow by 1.5
+        name: value if isinstance(value, str | bool) else float(value)
+        for name, value in sorted(point.items())
+        if name != SEED
+    }
     words = np.frombuffer(hashlib.sha256(json.dumps(parameters).encode()).digest(), "<u4")
     sequence = np.random.SeedSequence(point[SEED], spawn_key=tuple(words.tolist()))
     return point | {SEED: int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))}
