@@ -110,6 +110,15 @@ def test_independent_seeds_depend_on_nothing_but_the_point():
     )
 
 
+def test_an_axis_of_integers_that_grows_keeps_its_independent_seeds():
+    def draw(x, seed):
+        return np.random.default_rng(seed).random()
+
+    whole = sweep(draw, {"x": [1, 2]}, seeds=2, independent=True)["result"]
+    mixed = sweep(draw, {"x": [1, 2, 2.5]}, seeds=2, independent=True)["result"]
+    np.testing.assert_array_equal(whole.values, mixed.values[:2])
+
+
 def test_threads_run_at_once():
     barrier = threading.Barrier(3, timeout=LIMIT)
 
