@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         plv,
     )
     from spo_fast.simulation import Simulation, SimulationError
+    from spo_fast.sweeps import SweepError, sweep
 
     __version__: str
 
@@ -30,6 +31,7 @@ _HOMES = {
     "Modulator": "modulation",
     "Simulation": "simulation",
     "SimulationError": "simulation",
+    "SweepError": "sweeps",
     "default_projections": "modulation",
     "entropy_production_rate": "observables",
     "layer_coherence": "observables",
@@ -38,6 +40,7 @@ _HOMES = {
     "order_parameter": "observables",
     "plv": "observables",
     "simulate": "kuramoto",
+    "sweep": "sweeps",
 }
 _MODULES = ("attention", "backends", "compat", "datasets", "kernels", "plotting")  # `backends` can be called
 
@@ -49,6 +52,8 @@ __all__ = [  # noqa: RUF022  (in the order of the documentation)
     "simulate",
     "Simulation",
     "SimulationError",
+    "sweep",
+    "SweepError",
     "order_parameter",
     "layer_coherence",
     "plv",

@@ -766,6 +766,10 @@ cdef class Batch:
         """Steps taken by the members that did not fail."""
         return self.ensemble.step
 
+    @step.setter
+    def step(self, int64_t value):
+        self.ensemble.step = value
+
     def set_network(self, network, omegas, strengths=None):
         """Take the shared K, lags, drive and modulation, frequencies (M, N) and, where they differ, strengths
         of the modulation (M,); arrays are kept by reference.

@@ -129,6 +129,10 @@ def _add_integration(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backend", metavar="NAME", help="one of those that `spo-fast backends` lists")
     group.add_argument("--workers", type=int, default=1, metavar="N", help="threads (%(default)s)")
     group.add_argument("--progress", action="store_true", help="show a progress bar")
+    group.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="where the same command goes on after a kill"
+    )
+    group.add_argument("--checkpoint-every", type=int, metavar="N", help="steps between two checkpoints")
 
 
 def _add_modulation(group: argparse._ArgumentGroup) -> None:
@@ -278,7 +282,7 @@ def _sizes(text: str) -> list[int]:
 def _simulate(options: argparse.Namespace) -> None:
     from spo_fast import files, plotting, simulate
 
-    targets = [path for path in (options.out, options.plot) if path is not None]
+    targets = [path for path in (options.out, options.plot, options.checkpoint) if path is not None]
     files.require_format(options.out)
     files.require_writable(targets)
     if options.plot is not None:
@@ -305,6 +309,8 @@ _PASSED_ON = (  # options that are keywords of simulate
     "backend",
     "workers",
     "progress",
+    "checkpoint",
+    "checkpoint_every",
 )
 _MODULATION = ("lambda_", "n_heads", "block_size", "temperature", "projection_seed", "algorithm")
 

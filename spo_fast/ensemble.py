@@ -15,7 +15,6 @@ from spo_fast.backends.record import Record
 from spo_fast.backends.status import Status
 from spo_fast.runs import (
     Run,
-    advance,
     coupling_of,
     load_backend,
     progress_bar,
@@ -120,6 +119,11 @@ class Ensemble:
     def shares_coupling(self) -> bool:
         """Whether the members share a dense coupling, or what it is made from."""
         return isinstance(self.base.knm, np.ndarray) and not self._own_coupling
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What stands in place of the first member's values of `base` when runs are told apart."""
+        return {"omega": self.omegas, "knm": self.coupling, "strengths": self.strengths}
 
     @property
     def _own_coupling(self) -> bool:
@@ -322,6 +326,8 @@ def _run_in_turn(
     recording = Recording.empty(run, m, n)
     crew = max(1, min(workers, m)) if getattr(module, "SHARES_MEMBERS", False) else 1
     ensemble.base.workers = max(1, workers // crew)
+    records = [recording.member(member, run.every) for member in range(m)]
+    follower = run.follower(ensemble.base, theta, module.NAME, records, **ensemble.own)
 
     def follow_members(turns: _Turns) -> None:
         integration, current = run.integration(module, n), None
@@ -332,7 +338,8 @@ def _run_in_turn(
                 current = network
             integration.start(theta[member])
             recording.begin(member, integration)
-            status = advance(integration, run.n_steps, recording.member(member, run.every), turns)
+            follower.begin(member, integration)
+            status = follower.advance(member, integration, turns)
             refuse_internal(status)
             recording.end(member, integration, status, run.every)
 
@@ -358,6 +365,7 @@ def _run_in_turn(
         except BaseException:  # an interrupt while waiting
             turns.stopped = True
             raise
+    follower.finish()
     own_times = run.method == "rk45"
     times, observed = _times(run)
     return Simulation(
@@ -398,8 +406,11 @@ def _run_together(run: Run, module: ModuleType, theta: np.ndarray, ensemble: Ens
     )
     assert record.theta is not None
     record.theta[0] = batch.theta
+    follower = run.follower(ensemble.base, theta, module.NAME, [record], **ensemble.own)
+    follower.begin(0, batch)
     with progress_bar(run.progress, run.n_steps) as bar:
-        refuse_internal(advance(batch, run.n_steps, record, bar))
+        refuse_internal(follower.advance(0, batch, bar))
+    follower.finish()
     status, steps = np.array(batch.status, dtype=np.int64), np.array(batch.steps, dtype=np.int64)
     record.theta[-1] = batch.theta
     for member in np.flatnonzero(status).tolist():

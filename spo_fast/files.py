@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from spo_fast import Simulation
+import spo_fast
+from spo_fast.simulation import FIELDS, Simulation, from_values, variables_of
+from spo_fast.validation import describe
 
 READABLE = (".csv", ".npy", ".npz")
 RESULTS = (".npz", ".nc")
 _SPARSE_KEYS = {"format", "shape", "data"}  # what scipy.sparse.save_npz writes, whatever the format
-_FIELDS = ("t", "theta", "t_observe", "R", "psi", "final", "dt", "status", "steps", "method", "backend")
 
 
 def read(text: str, name: str) -> Any:
@@ -188,6 +188,51 @@ def _umask() -> int:
     return mask
 
 
+def lock(file: Any, path: Path) -> None:
+    """Keep a second writer out; the lock goes with the file, and with the process, however that ends.
+
+    Parameters
+    ----------
+    file : file or int
+        An open file, or its descriptor.
+    path : Path
+        Its name, for the message.
+
+    Raises
+    ------
+    RuntimeError
+        When another process holds the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RuntimeError(f"another process is writing to {path}") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other writers out of a folder.
+
+    Raises
+    ------
+    RuntimeError
+        When another process holds the lock.
+    """
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
 def require_writable(paths: list[Path]) -> None:
     """Refuse paths that could not be written, before a long run rather than after it.
 
@@ -247,14 +292,90 @@ def write(result: Simulation, path: Path) -> None:
     ----------
     result : Simulation
     path : Path
-        .npz: every attribute that is not None under its name. .nc: netCDF 3 of ``to_xarray``.
+        .npz: every attribute that is not None under its name, and the version of the package. .nc: netCDF 3
+        of ``to_xarray``.
+
+    Raises
+    ------
+    ValueError
+        When a .nc file shall hold a network without oscillators or an ensemble without members: an axis of
+        length 0 means another thing in netCDF 3.
     """
     if path.suffix.lower() == ".nc":
+        if result.final.size == 0:
+            raise ValueError("a .nc file cannot hold an axis of length 0; .npz can")
         result.to_xarray().to_netcdf(path, engine="scipy")
         return
-    values = {name: getattr(result, name, None) for name in _FIELDS}
+    values = {name: getattr(result, name, None) for name in FIELDS} | {"version": spo_fast.__version__}
     with path.open("wb") as file:
         np.savez(file, **{name: value for name, value in values.items() if value is not None})
+
+
+def load(path: Path) -> Simulation:
+    """Read a result that ``write`` has written.
+
+    Parameters
+    ----------
+    path : Path
+        .npz, or .nc, which may be netCDF of any kind that the installed packages read.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    ValueError
+        When the suffix is no format of results, or the file holds none.
+    ImportError
+        When it is a .nc file and xarray is missing.
+    OSError
+        When the file cannot be opened.
+    """
+    require_format(path)
+    with path.open("rb") as file:
+        try:
+            values = _members(file) if path.suffix.lower() == ".npz" else _variables(file)
+            return from_values(values)
+        except ImportError:
+            raise
+        except Exception as error:  # a damaged file can make the readers raise anything
+            raise ValueError(f"{path} holds no simulation: {_one_line(error)}") from error
+
+
+def _variables(file: BinaryIO) -> dict[str, Any]:
+    import xarray
+
+    engine = "scipy" if file.read(3) == b"CDF" else None  # netCDF 3 is read by what wrote it here
+    with xarray.open_dataset(file.name, engine=engine, decode_times=False) as dataset:
+        return variables_of(dataset.load())
+
+
+def _members(file: BinaryIO) -> dict[str, np.ndarray]:
+    archive = np.load(file, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError("it is a .npy file by another name")
+    with archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def as_path(path: Any, name: str = "path") -> Path:
+    """Return a path.
+
+    Parameters
+    ----------
+    path : str or path-like
+    name : str
+        For the message.
+
+    Raises
+    ------
+    ValueError
+        When it is neither.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{name} must be a path, got {describe(path)}")
+    return Path(os.fsdecode(path))
 
 
 def draw(result: Simulation, path: Path) -> None:

@@ -6,6 +6,7 @@ row i of the coupling is pulled by its columns.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -102,7 +103,7 @@ class Engine:
             State; wrapped on entry.
         omegas : float or array_like, shape (N,), rad per time unit
             Natural frequencies.
-        knm : array_like or SciPy sparse matrix, shape (N, N), rad per time unit
+        knm : array_like, SciPy sparse matrix or NetworkX graph, shape (N, N), rad per time unit
             Coupling, which may be asymmetric.
         zeta, psi : float
             Strength (rad per time unit) and phase (radians) of the external drive.
@@ -256,6 +257,8 @@ def simulate(
     backend: str | None = None,
     workers: int = 1,
     progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
 ) -> Simulation:
     """Follow a network, or M of them, from `theta` for `n_steps` steps.
 
@@ -266,7 +269,9 @@ def simulate(
     omega : float or array_like, shape (N,) or (M, N), rad per time unit
         Natural frequencies.
     knm : array_like, shape (N, N) or (M, N, N), or SciPy sparse matrix, shape (N, N), rad per time unit
-        Coupling; it may be asymmetric unless it is modulated. None where a `Modulator` brings its own.
+        Coupling; it may be asymmetric unless it is modulated. None where a `Modulator` brings its own. A
+        NetworkX graph stands for a sparse matrix: oscillators in the order of ``list(graph)``, an edge from u
+        to v lets u pull v by its ``weight``, or by 1.
     dt : float
         Step size; for rk45 the first one, and a tenth of the largest.
     n_steps : int
@@ -297,6 +302,13 @@ def simulate(
         members of an ensemble by the NumPy and Numba backends, too.
     progress : bool
         Show a progress bar (needs tqdm).
+    checkpoint : path, optional
+        File of the run's checkpoints. Where it exists, the run goes on from it: the same call again, after a
+        kill, gives the bits of a run that was never killed, and one with more `n_steps` goes on beyond the
+        end. `workers` and `progress` may differ.
+    checkpoint_every : int, optional
+        Steps from one checkpoint to the next, for `checkpoint`; of members of an ensemble that are followed
+        one after another, so many steps of each on average.
 
     Returns
     -------
@@ -307,7 +319,9 @@ def simulate(
     Raises
     ------
     ValueError
-        If an argument is of the wrong kind, shape or range, or not finite, naming it and what came.
+        If an argument is of the wrong kind, shape or range, or not finite, naming it and what came; if the
+        checkpoint is damaged, telling whether the one before it is sound, or of another run, telling what
+        differs.
     SimulationError
         If the state of a single run turns non-finite, with the step and the time; its `result` holds
         everything up to then. A member of an ensemble stops alone instead, and `status` tells.
@@ -315,15 +329,25 @@ def simulate(
         If the backend asked for cannot be loaded.
     ImportError
         If `progress` is asked for without tqdm.
+    OSError
+        If the checkpoint cannot be written.
 
     Notes
     -----
     O(N^2) for each stage of a step, O(E) for a sparse coupling with E stored entries, and one modulation for
     each `modulate_every` steps. The members of an ensemble are runs of their own, each with its own step
     sizes of rk45. The run returns to Python about every 50 ms, where Ctrl-C is answered.
+
+    A checkpoint holds the phases, the time, the step size and everything recorded so far: 8 N bytes, and what
+    the Simulation would hold, are written and brought to the disk each time, so that `checkpoint_every`
+    should stand for seconds at least. It waits for the next step at which the coupling is modulated. The one
+    before it is kept as ``<checkpoint>.previous``. Both stay when the run has ended, and are the caller's to
+    delete. Two runs at once need two files.
     """
     crew = integer(workers, "workers", 1)
-    run = Run.checked(n_steps, dt, method, record_every, observe, atol, rtol, progress)
+    run = Run.checked(
+        n_steps, dt, method, record_every, observe, atol, rtol, progress, checkpoint, checkpoint_every
+    )
     phases = real_array(theta, "theta")
     forces = (omega, knm, alpha, zeta, psi, modulation, modulate_every)
     if phases.ndim == 2:
@@ -341,8 +365,11 @@ def simulate(
     record = _record(run, phases.shape[0])
     assert record.theta is not None and record.t is not None
     record.theta[0], record.t[0] = integration.theta, 0.0
+    follower = run.follower(net, phases, module.NAME, [record])
+    follower.begin(0, integration)
     with progress_bar(run.progress, run.n_steps) as bar:
-        status = advance(integration, run.n_steps, record, bar)
+        status = follower.advance(0, integration, bar)
+    follower.finish()
     result = _result(record, integration, status, run.method, module.NAME)
     if status != Status.OK:
         raise_failure(status, integration, result)

@@ -28,6 +28,7 @@ from spo_fast.validation import (
     integer,
     is_sparse,
     modulation_parameters,
+    plain_matrix,
     real_array,
 )
 
@@ -108,7 +109,7 @@ def modulate(
 
     Parameters
     ----------
-    knm : array_like or SciPy sparse matrix, shape (N, N)
+    knm : array_like, SciPy sparse matrix or NetworkX graph, shape (N, N)
         Coupling, symmetric and with a zero diagonal within 1e-12. It is read afresh at each call and never
         written to.
     theta : array_like, shape (N,), radians
@@ -184,9 +185,11 @@ def modulate(
             return plan(knm, theta, out)
     else:
         crew = integer(workers, "workers", 1)
+        knm = plain_matrix(knm)
         algorithm_for(knm, algorithm, block_size)
         weights = (w_q, w_k, w_v, w_o)
         plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend, crew)
+    knm = plain_matrix(knm)
     if is_sparse(knm):
         return _modulate_sparse(plan, as_sparse_coupling(knm, symmetric=True), theta, out)
     return plan(knm, theta, out, algorithm)
@@ -321,7 +324,7 @@ class Modulator:
 
     Parameters
     ----------
-    knm : array_like or SciPy sparse matrix, shape (N, N)
+    knm : array_like, SciPy sparse matrix or NetworkX graph, shape (N, N)
         Coupling, symmetric and with a zero diagonal within 1e-12; copied.
     w_q, w_k, w_v, w_o, n_heads, block_size, temperature, lambda_, projection_seed, algorithm, backend,
     workers
@@ -371,6 +374,7 @@ class Modulator:
     ) -> None:
         crew = integer(workers, "workers", 1)
         self._requested = algorithm, block_size
+        knm = plain_matrix(knm)
         algorithm_for(knm, algorithm, block_size)
         weights = (w_q, w_k, w_v, w_o)
         self._plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend, crew)
@@ -424,7 +428,7 @@ class Modulator:
 
         Parameters
         ----------
-        knm : array_like or SciPy sparse matrix, shape (N, N)
+        knm : array_like, SciPy sparse matrix or NetworkX graph, shape (N, N)
             Symmetric and with a zero diagonal within 1e-12.
 
         Raises
@@ -432,6 +436,7 @@ class Modulator:
         ValueError
             If it is not; the old coupling then stays.
         """
+        knm = plain_matrix(knm)
         algorithm = algorithm_for(knm, *self._requested)
         if algorithm == "sparse":
             self._bound: Any = _BoundSparse(self._plan, knm)

@@ -173,7 +173,7 @@ def entropy_production_rate(theta: Any, omega: Any, knm: Any, alpha: float, dt: 
         A state or a trajectory.
     omega : float or array_like, shape (N,), rad per time unit
         Natural frequencies.
-    knm : array_like or SciPy sparse matrix, shape (N, N)
+    knm : array_like, SciPy sparse matrix or NetworkX graph, shape (N, N)
         Coupling.
     alpha : float
         Global strength of the coupling, a number.
@@ -243,7 +243,7 @@ def lyapunov_spectrum(
         Initial phases.
     omega : float or array_like, shape (N,), rad per time unit
         Natural frequencies.
-    knm : array_like or SciPy sparse matrix, shape (N, N), rad per time unit
+    knm : array_like, SciPy sparse matrix or NetworkX graph, shape (N, N), rad per time unit
         Coupling.
     alpha : None, float or array_like, shape (N, N), radians
         Phase lag; with a sparse `knm` a sparse matrix of the same pattern instead of an array.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,8 +27,12 @@ from spo_fast.validation import (
     is_sparse,
     network,
     number,
+    plain_matrix,
     same_pattern,
 )
+
+if TYPE_CHECKING:
+    from spo_fast.checkpoints import Checkpoint
 
 METHODS = ("euler", "rk4", "rk45")
 OBSERVABLES = ("R", "psi")
@@ -56,6 +61,8 @@ class Run:
         Tolerances of rk45.
     progress : bool
         Whether a progress bar is shown.
+    checkpoint : Checkpoint or None
+        Where the run leaves what it needs to go on.
     """
 
     n_steps: int
@@ -66,6 +73,7 @@ class Run:
     atol: float
     rtol: float
     progress: bool
+    checkpoint: Checkpoint | None = None
 
     @classmethod
     def checked(
@@ -78,6 +86,8 @@ class Run:
         atol: Any,
         rtol: Any,
         progress: Any,
+        checkpoint: Any,
+        checkpoint_every: Any,
     ) -> Run:
         """Check the arguments of `simulate`.
 
@@ -85,6 +95,8 @@ class Run:
         ------
         ValueError
             If one is of the wrong kind or range.
+        OSError
+            If a checkpoint could not be written.
         """
         return cls(
             integer(n_steps, "n_steps", 0),
@@ -95,6 +107,7 @@ class Run:
             number(atol, "atol", positive=True),
             number(rtol, "rtol", minimum=0.0),
             bool(progress),
+            _checkpoint(checkpoint, checkpoint_every),
         )
 
     @property
@@ -107,6 +120,84 @@ class Run:
     def integration(self, module: ModuleType, n: int) -> Any:
         """Return a backend's integration of `n` oscillators."""
         return module.Integration(n, self.method, self.dt, self.atol, self.rtol)
+
+    def follower(
+        self, net: Network, theta: np.ndarray, backend: str, records: Sequence[Record], **own: Any
+    ) -> Follower:
+        """Return what advances integrations that record to `records` through this run.
+
+        Parameters
+        ----------
+        net : Network
+            The right-hand side.
+        theta : ndarray, shape (N,) or (M, N), radians
+            Where the run begins.
+        backend : str
+            Name of the backend.
+        records : sequence of Record
+            One for each integration.
+        own
+            What members of an ensemble have of their own, as `checkpoints.identity` takes it.
+
+        Raises
+        ------
+        ValueError
+            If there is a checkpoint from which this run cannot go on.
+        """
+        if self.checkpoint is None:
+            return Follower(self.n_steps, records)
+        from spo_fast.checkpoints import Keeper, identity
+
+        arguments = identity(self, net, theta, backend, **own)
+        return Keeper(self.checkpoint, arguments, self.n_steps, net.modulate_every, records)
+
+
+class Follower:
+    """Advances integrations through a run.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps of the run.
+    records : sequence of Record
+        What each integration records.
+    """
+
+    def __init__(self, n_steps: int, records: Sequence[Record]) -> None:
+        self.n_steps, self.records = n_steps, records
+
+    def begin(self, place: int, integration: Any) -> None:
+        """Take notice of an integration that was started."""
+
+    def advance(self, place: int, integration: Any, bar: Any) -> int:
+        """Advance an integration to the end of the run.
+
+        Parameters
+        ----------
+        place : int
+            Which of the records is its own.
+        integration : Integration or Batch
+            As `begin` left it.
+        bar : object or None
+            What counts the steps.
+
+        Returns
+        -------
+        int
+            A `Status`.
+        """
+        return advance(integration, self.n_steps, self.records[place], bar)
+
+    def finish(self) -> None:
+        """Take notice that all integrations have come to the end."""
+
+
+def _checkpoint(path: Any, every: Any) -> Checkpoint | None:
+    if path is None and every is None:
+        return None
+    from spo_fast.checkpoints import Checkpoint
+
+    return Checkpoint.checked(path, every)
 
 
 def _observed(observe: Any) -> frozenset[str]:
@@ -164,6 +255,7 @@ def coupling_of(knm: Any, modulation: Any) -> Any:
     ValueError
         If `modulation` is of the wrong kind, or `knm` is missing or another matrix than the Modulator's.
     """
+    knm = plain_matrix(knm)
     if isinstance(modulation, Modulator):
         if knm is not None and not _same_matrix(knm, modulation.coupling):
             raise ValueError("knm must be None or equal to the Modulator's own coupling, got another matrix")
@@ -218,8 +310,8 @@ def advance(integration: Any, count: int, record: Record | None, bar: Any = None
     return int(Status.OK)
 
 
-def progress_bar(progress: bool, count: int) -> AbstractContextManager[Any]:
-    """Return a bar over `count` steps, or one that is not there.
+def progress_bar(progress: bool, count: int, unit: str = "step") -> AbstractContextManager[Any]:
+    """Return a bar over `count` steps, or other units, or one that is not there.
 
     Raises
     ------
@@ -232,7 +324,7 @@ def progress_bar(progress: bool, count: int) -> AbstractContextManager[Any]:
         from tqdm import tqdm
     except ImportError as error:
         raise ImportError("progress=True needs tqdm: pip install 'spo-fast[progress]'") from error
-    return tqdm(total=count, unit="step")
+    return tqdm(total=count, unit=unit)
 
 
 def raise_failure(status: int, integration: Any, result: Simulation) -> None:

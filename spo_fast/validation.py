@@ -13,6 +13,7 @@ import operator
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from numbers import Real
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ SYMMETRY_TOLERANCE = 1e-12  # relative and absolute; also the bound on the diago
 
 _FLOAT64 = np.dtype(np.float64)
 _REAL_KINDS = "iuf"
+_PLAIN = frozenset((np.ndarray, list, float, int, type(None)))  # no coupling of another package
 _LARGEST_SPARSE = 2**31 - 1  # oscillators whose indices fit 32 bits
 _LARGEST_BITS = 62  # of a count or an index: sums of two still fit 64 bits
 _WHOLE = 1 << 31  # a block size beyond every N
@@ -145,6 +147,23 @@ class Network:
     modulate_every: int = 1
     persistent: bool = False
     workers: int = 1
+
+
+# ---------------------------------------------------------------- optional packages
+
+
+def package(name: str, who: str, extra: str) -> Any:
+    """Import an optional package.
+
+    Raises
+    ------
+    ImportError
+        If it is missing, naming who needs it and the extra that brings it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{who} needs {name}: pip install 'spo-fast[{extra}]'") from error
 
 
 # ---------------------------------------------------------------- scalars
@@ -435,6 +454,96 @@ def _overlap(first: np.ndarray, second: np.ndarray) -> bool:
 def _require_shape(array: np.ndarray, name: str, shape: tuple[int, ...], symbols: str = "") -> None:
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {symbols}{shape}, got {array.shape}")
+
+
+# ---------------------------------------------------------------- couplings of other packages
+
+
+def plain_matrix(value: Any, name: str = "knm") -> Any:
+    """Return what stands for a graph or a labelled matrix here; anything else as it is.
+
+    Parameters
+    ----------
+    value : object
+        A NetworkX graph, directed or not, with one or several edges between two nodes: ``theta[i]`` is the
+        phase of the i-th node of ``list(graph)``. An edge from u to v lets u pull v, K[v, u], with the
+        strength of its attribute ``weight``, 1 where it has none; parallel edges are added up and what has
+        no edge, the diagonal too, is not stored. A pandas DataFrame or a two-dimensional xarray DataArray
+        whose rows and columns, where both are labelled, have the same labels in the same order.
+
+    Returns
+    -------
+    csr_array, ndarray or object
+        Of a graph, O(E), of a labelled matrix, the very object given. None of these packages is imported.
+
+    Raises
+    ------
+    ValueError
+        If labels differ, or a weight is no real number.
+    ImportError
+        If a graph came and SciPy is missing.
+    """
+    if type(value) in _PLAIN:
+        return value
+    if _comes_from("networkx", "Graph", value):
+        return _graph_matrix(value, name)
+    if _comes_from("pandas", "DataFrame", value):
+        _require_same_labels(value, value.index, value.columns, name)
+    elif _comes_from("xarray", "DataArray", value):
+        if value.ndim == 2 and all(dimension in value.indexes for dimension in value.dims):
+            rows, columns = (value.indexes[dimension] for dimension in value.dims)
+            _require_same_labels(value, rows, columns, name)
+    else:
+        return value
+    return _plain_array(value, name)
+
+
+def _comes_from(package: str, kind: str, value: Any) -> bool:
+    """Whether `value` is of a class of a package; such an object exists only where that is imported."""
+    module = sys.modules.get(package)
+    return module is not None and isinstance(value, getattr(module, kind, ()))
+
+
+def _require_same_labels(value: Any, rows: Any, columns: Any, name: str) -> None:
+    if rows.equals(columns) or any(_counts(labels) for labels in (rows, columns)):
+        return
+    raise ValueError(
+        f"{name} must have the same labels in the same order along rows and columns, got {describe(value)} "
+        f"with rows {_few(rows)} and columns {_few(columns)}"
+    )
+
+
+def _few(labels: Any) -> str:
+    listed = ", ".join(str(label) for label in labels[:3])
+    return f"{listed}, ..." if len(labels) > 3 else listed
+
+
+def _counts(labels: Any) -> bool:
+    """Whether labels are the plain numbers that stand where none were given."""
+    return type(labels).__name__ == "RangeIndex" and labels.start == 0 and labels.step == 1
+
+
+def _graph_matrix(graph: Any, name: str) -> Any:
+    try:
+        from scipy.sparse import coo_array
+    except ImportError as error:
+        raise ImportError(f"{name} is a graph, which needs SciPy: pip install scipy") from error
+    place = {node: index for index, node in enumerate(graph)}
+    both_ways = not graph.is_directed()
+    rows, columns, weights = [], [], []
+    for source, target, weight in graph.edges(data="weight", default=1.0):
+        if isinstance(weight, bool | np.bool_) or not isinstance(weight, Real):
+            what = f"{describe(weight)} at edge ({source!r}, {target!r})"
+            raise ValueError(f"{name} must have weights that are real numbers, got {what}")
+        ends = [(target, source)]
+        if both_ways and source != target:
+            ends.append((source, target))
+        for pulled, pulling in ends:
+            rows.append(place[pulled])
+            columns.append(place[pulling])
+            weights.append(float(weight))
+    shape = (len(place), len(place))
+    return coo_array((np.array(weights), (np.array(rows, int), np.array(columns, int))), shape=shape).tocsr()
 
 
 # ---------------------------------------------------------------- sparse couplings
@@ -738,6 +847,7 @@ def network(
     ValueError
         If an argument is of the wrong kind or shape; nothing is broadcast but a number.
     """
+    knm, alpha = plain_matrix(knm), plain_matrix(alpha, "alpha")
     if is_sparse(knm) or isinstance(knm, SparseCoupling):
         coupling, lags, lag = _sparse_interaction(n, knm, alpha, modulated)
     else:

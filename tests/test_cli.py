@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,7 +251,7 @@ def test_simulate_passes_every_option_on(problem, monkeypatch):
         *("--atol", "1e-7", "--rtol", "1e-4", "--backend", "numpy", "--workers", "2"),
         *("--lambda", "0.25", "--heads", "2", "--block-size", "3", "--temperature", "1,2", "--seed", "7"),
         *("--algorithm", "direct", "--modulate-every", "2", "--record-every", "5", "--observe", "R,psi"),
-        *("--progress", "--out", "run.npz"),
+        *("--progress", "--out", "run.npz", "--checkpoint", "run.checkpoint", "--checkpoint-every", "4"),
     )
     np.testing.assert_array_equal(seen.pop("knm"), problem[0])
     np.testing.assert_array_equal(seen.pop("theta"), problem[1])
@@ -267,6 +268,8 @@ def test_simulate_passes_every_option_on(problem, monkeypatch):
         "backend": "numpy",
         "workers": 2,
         "progress": True,
+        "checkpoint": Path("run.checkpoint"),
+        "checkpoint_every": 4,
         "modulate_every": 2,
         "record_every": 5,
         "observe": ("R", "psi"),
@@ -282,6 +285,16 @@ def test_simulate_passes_every_option_on(problem, monkeypatch):
     with np.load("run.npz") as written:
         assert written["theta"].shape == (4, 5)  # steps 0, 5, 10 and 12
         assert written["psi"].shape == (13,)
+
+
+def test_the_same_command_goes_on_from_its_checkpoint(problem):
+    given = ("k.csv", "--dt", "0.05", "--checkpoint", "run.checkpoint", "--checkpoint-every", "10")
+    run(*given, "--steps", "20", "--out", "a.npz")
+    run(*given, "--steps", "50", "--out", "a.npz")
+    run("k.csv", "--dt", "0.05", "--steps", "50", "--out", "b.npz")
+    with np.load("a.npz") as a, np.load("b.npz") as b:
+        for name in ("R", "final"):
+            np.testing.assert_array_equal(a[name], b[name])
 
 
 def test_every_keyword_of_simulate_is_a_flag():

@@ -46,11 +46,16 @@ def test_lattice(capsys):
     assert float(printed.split("dense run: ")[1].split()[0]) < 1e-11
 
 
-def test_sweep(capsys):
-    load("sweep").main(100)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 10
-    assert all(line.endswith("ok") for line in lines)
+def test_sweep(capsys, tmp_path):
+    for package in ("xarray", "zarr"):
+        pytest.importorskip(package)
+    options = ["--store", str(tmp_path / "order.zarr"), "--workers", "2"]
+    for seeds in ("1", "2"):
+        load("sweep").main([*options, "--seeds", seeds], n=100, n_steps=300)
+        lines = capsys.readouterr().out.splitlines()
+    found = [(float(line.split()[3]), float(line.split()[-1])) for line in lines]
+    assert len(found) == 10
+    assert all(abs(order - theory) < 0.1 for order, theory in found[-4:])  # well beyond the onset
 
 
 def test_pulse(capsys):

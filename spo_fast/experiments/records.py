@@ -11,7 +11,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
+
+from spo_fast.files import lock
 
 Record = dict[str, Any]
 
@@ -77,7 +79,7 @@ class Records:
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")
         try:
-            _lock(self._file, path)
+            lock(self._file, path)
             self.found = read(path)
             complete = path.read_bytes().rfind(b"\n") + 1
             self._file.truncate(complete)
@@ -106,15 +108,3 @@ class Records:
     ) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Keep a second writer out; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise RuntimeError(f"another process is writing to {path}") from error
