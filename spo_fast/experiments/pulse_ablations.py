@@ -29,7 +29,7 @@ PARTS = {
     "no-gate": "the gate",
     "no-decay": "the memory",
     "no-wedge": "the wedge",
-    "no-rope": "rotary positions",
+    "no-rope": "the rotation by positions",
     "no-sink": "the sink",
     "no-norm": "the normalisation",
 }
