@@ -571,7 +571,7 @@ def context_pulse_attention(
         other variants are so in any case.
     wedge : {"published", "relative"}
         As published, the twist of parseval and chunked is on both sides behind the rotation: its effect
-        begins with the square of A, and from A = 0 no training moves it. "relative": it is on the queries
+        begins with the square of A, with no gradient but rounding at A = 0. "relative": it is on the queries
         alone, before the rotation, c' = rotary(c (I + A - A^T)), k' = rotary(k); scores depend on it to first
         order and on positions by their distance.
     rotary, normalise : bool

@@ -4,7 +4,7 @@ Models of the recall task, each without one part: the gate open for ever; no mem
 the token's own query), or a decay that is not learned; no wedge; no rotary positions; no sink; no
 normalisation. One has neither memory nor positions. Then the forms in which the idea is kept to: strictly
 causal (statistics of the past alone; in alpert, retrieval by the past alone), the relative wedge, which
-unlike the published one can learn, and both.
+unlike the published one has a gradient at its start, and both.
 
 Criteria, fixed beforehand: a part *carries* the effect when without it the final accuracy is below half
 of the published form's, it *speeds it up* when without it the sequences to 95 % are more than twice as
@@ -29,7 +29,7 @@ PARTS = {
     "no-gate": "the gate",
     "no-decay": "the memory",
     "no-wedge": "the wedge",
-    "no-rope": "rotary positions",
+    "no-rope": "the rotation by positions",
     "no-sink": "the sink",
     "no-norm": "the normalisation",
 }
