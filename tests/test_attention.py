@@ -431,6 +431,16 @@ def test_a_large_sink_takes_everything_and_a_small_one_nothing(backend, rng):
     assert np.array_equal(out[:, 1], plain[:, 1])
 
 
+@pytest.mark.parametrize("sink", [-1e4, -100.0, 0.0, 10.0])
+@pytest.mark.parametrize("groups", [1, 24])  # few problems go one by one, many side by side
+def test_a_sink_far_from_the_scores_takes_no_digits(sink, groups, backend, rng):
+    arrays, _ = draw_attention(rng, 40, 40, 8, 4, masked=False, sunk=True, groups=groups, dtype=np.float32)
+    arrays["sink"] = np.full(2, sink, np.float32)
+    out = attention.causal_attention(**arrays, backend=backend)
+    wide = {name: array.astype(np.float64) for name, array in arrays.items()}
+    assert np.abs(out - attention.causal_attention(**wide, backend="numpy")).max() < 2e-6
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scores_of_any_size(dtype, backend, rng):
     """Where one key wins by far the result is its value, and nothing overflows."""

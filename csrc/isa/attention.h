@@ -276,7 +276,7 @@ INLINE REALS NAMED(weigh)(int64_t seen, int bounded, REAL *scores, REALS *top, R
 }
 
 /* Adds to out (vector, value width, lane) the values of all keys that the rows see, to sum their weights,
- * both relative to 2^top; top begins at 0, or with a sink, or bounded: it is no less
+ * both relative to 2^top; top begins at 0, or bounded: it is no less
  * than any score, nor far above all. q is (vector, width, lane), times log2 e; scores
  * (TILE_KEYS, TILE_QUERIES) scratch. */
 static void NAMED(attend_tile)(const NAMED(keys) * kv, const NAMED(rows) * rows, int bounded, const REAL *q,
@@ -653,6 +653,20 @@ INLINE REALS NAMED(share_of)(REALS sum) {
     return OP (and)(1 / OP(select)(empty, OP(set)(1), sum), ~empty);
 }
 
+/* Adds the sink to what one vector has summed up. It comes last: scores that are taken less a top far from
+ * them lose digits, and the sink may be as far from them as it likes. */
+INLINE void NAMED(add_sink)(const spo_attention *at, int64_t head, REAL sink, REALS *top, REALS *sum,
+                            REAL *out) {
+    const REALS score = OP(set)(sink * (REAL)LOG2_E);
+    const INTS empty = *sum == (REALS){0};
+    const REALS highest = OP(select)(empty, score, OP(max)(*top, score));
+    const REALS shrink = OP (and)(OP(weight2)(*top - highest), ~empty), weight = OP(weight2)(score - highest);
+    for (int64_t c = 0; c < at->value_width; ++c, out += LANES)
+        OP(store)(out, OP(fma)(weight, OP(set)(NAMED(sink_value)(at, head, c)), shrink * OP(load)(out)));
+    *sum = OP(fma)(shrink, *sum, weight);
+    *top = highest;
+}
+
 /* Queries first ... end - 1 of a problem. */
 static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64_t first, int64_t end,
                                void *scratch) {
@@ -676,17 +690,15 @@ static void NAMED(attend_rows)(const spo_attend_job *job, int64_t problem, int64
             REAL *const panel = q + v * e * LANES;
             NAMED(pack)((const REAL *)at->q + (problem * n + i + v * LANES) * e, q_offset, count, e, panel);
             for (int64_t k = 0; k < e; ++k) OP(store)(panel + k * LANES, scale * OP(load)(panel + k * LANES));
-            top[v] = OP(set)(has_sink ? sink * (REAL)LOG2_E : 0);
-            sum[v] = OP(set)(has_sink ? 1 : 0);
-            for (int64_t c = 0; c < f; ++c)
-                OP(store)(out + (v * f + c) * LANES,
-                          OP(set)(has_sink ? NAMED(sink_value)(at, head, c) : (REAL)0));
+            top[v] = sum[v] = (REALS){0};
+            for (int64_t c = 0; c < f; ++c) OP(store)(out + (v * f + c) * LANES, (REALS){0});
         }
         NAMED(attend_tile)(&kv, &rows, 0, q, room, top, sum, out);
         for (int64_t v = 0; v < rows.vectors; ++v) {
             const int64_t count = SMALLEST_COUNT(LANES, end - i - v * LANES), at_row = i + v * LANES;
-            const REALS share = NAMED(share_of)(sum[v]);
             REAL *const panel = out + v * f * LANES;
+            if (has_sink) NAMED(add_sink)(at, head, sink, top + v, sum + v, panel);
+            const REALS share = NAMED(share_of)(sum[v]);
             for (int64_t c = 0; c < f; ++c) OP(store)(panel + c * LANES, share * OP(load)(panel + c * LANES));
             NAMED(unpack)(panel, out_offset, count, f, (REAL *)job->out + (problem * n + at_row) * f);
             OP(store_first)((REAL *)job->lse + problem * n + at_row, NAMED(lse_of)(ln2 * top[v], sum[v]),
