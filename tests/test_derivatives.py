@@ -473,3 +473,26 @@ def test_mirrors_of_entries():
     mirror = module.backends.mirror_of(coupling)
     assert np.array_equal(coupling.rows()[mirror], coupling.indices)
     assert np.array_equal(coupling.indices[mirror], coupling.rows())
+
+
+@pytest.mark.parametrize("name", ["full", "edges missing", "band", "narrow heads", "wide head", "cold"])
+def test_modulation_with_each_instruction_set(name, instruction_set, rng):
+    options = dict(MODULATIONS[name])
+    knm, theta, grad, options = modulation_case(rng, options.pop("n") + 20, **options)
+    for form in (np.asarray, pytest.importorskip("scipy.sparse").csr_array):
+        given = form(knm), theta, form(grad * (knm != 0.0))
+        found, expected = (modulate_vjp(*given, **options, backend=name) for name in ("cython", "numpy"))
+        agree(found, {k: getattr(expected, k) for k in expected.__slots__ if k != "knm"})
+        difference = found.knm - expected.knm
+        assert np.abs(difference).max() <= TOLERANCE * np.abs(expected.knm).max()
+
+
+@pytest.mark.parametrize("name", ["plain", "lags", "driven"])
+@pytest.mark.parametrize("n", [3, 8, 29])
+def test_trajectory_with_each_instruction_set(name, n, instruction_set, rng):
+    given, options, _ = run_case(name, rng, n)
+    options["n_steps"] = 7
+    grad = rng.standard_normal(n)
+    found, expected = (simulate_vjp(*given, grad, **options, backend=name) for name in ("cython", "numpy"))
+    names = [k for k in expected.__slots__ if getattr(expected, k) is not None]
+    agree(found, {k: getattr(expected, k) for k in names})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from .attention import attend, attend_vjp, phase_attend, phase_attend_vjp
 from .daido import series_of
+from .derivatives import modulate_sparse_vjp, modulate_vjp
 from .kuramoto import euler_step, order_parameter, rhs, rhs_sparse, rk4_step, rk45_step
 from .modulation import factors, modulate
 from .moments import modulate_moments, moments_room_size
@@ -40,6 +41,8 @@ __all__ = [
     "modulate",
     "modulate_moments",
     "modulate_sparse",
+    "modulate_sparse_vjp",
+    "modulate_vjp",
     "moments_room_size",
     "order_parameter",
     "phase_attend",

@@ -16,7 +16,8 @@ import math
 
 import numpy as np
 
-from ._flags import INVALID_ARGUMENT, OK, REASSOCIATE, kernel
+from ._flags import INVALID_ARGUMENT, OK, kernel
+from .attention import _dot, _sum
 from .kuramoto import _two_rows
 from .modulation import (
     _FEATURES,
@@ -30,36 +31,12 @@ from .modulation import (
     _round_up,
     _weights_fit,
 )
+from .pulse import _add
 from .sparse import _check_edges
 from .vectormath import exp2, sincos, wrap
 
 _TILE = 8  # rows and columns of a matrix that are added to their mirror image at once
 _LN_2 = math.log(2.0)
-
-
-@kernel(REASSOCIATE)
-def _dot(a, b):
-    """Inner product of two rows."""
-    total = 0.0
-    for j in range(a.shape[0]):
-        total += a[j] * b[j]
-    return total
-
-
-@kernel(REASSOCIATE)
-def _sum(row):
-    """Sum of a row."""
-    total = 0.0
-    for j in range(row.shape[0]):
-        total += row[j]
-    return total
-
-
-@kernel()
-def _add(factor, row, out):
-    """Out += factor * row."""
-    for j in range(row.shape[0]):
-        out[j] += factor * row[j]
 
 
 @kernel()
@@ -105,7 +82,7 @@ def _weigh(query, k, seen, plain, w):
 @kernel()
 def _mean_value(w, v, mixed):
     """Mean of the values by weight, 0 without any; returns one over the sum of the weights."""
-    total = _sum(w)
+    total = _sum(w, w.shape[0])
     share = 1.0 / total if total > 0.0 or total != total else 0.0
     for e in range(v.shape[0]):
         mixed[e] = share * _dot(w, v[e])
@@ -114,7 +91,7 @@ def _mean_value(w, v, mixed):
 
 @kernel()
 def _weigh_back(w, share, query, k, v, mixed, grad, slope, dq, dk, dv):
-    """From the gradient at a query's mean value to those at its keys and values, and `dq` before its scale."""
+    """From the gradient at a mean value to those at keys, values and, but for its scale, the query."""
     mean = 0.0
     for e in range(v.shape[0]):
         mean += grad[e] * mixed[e]

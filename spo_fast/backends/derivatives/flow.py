@@ -118,8 +118,7 @@ class Flow:
 
     def gradient(self) -> np.ndarray:
         """Return the gradient at the coupling since it was taken; that at its lags goes to `alpha`."""
-        if self._filled:
-            self._collect()
+        self._collect()
         found = self._grad_kc.copy()
         if self.alpha is not None:
             self.alpha += self._values * (self._grad_ks * self._cosine - self._grad_kc * self._sine)

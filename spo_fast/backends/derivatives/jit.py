@@ -112,5 +112,6 @@ class Flow(_Flow):
         )  # fmt: skip
 
     def _collect(self) -> None:
-        kernels.collect(self._buffer, self._filled, self._grad_kc, self._grad_ks)
-        self._filled = 0
+        if self._filled:
+            kernels.collect(self._buffer, self._filled, self._grad_kc, self._grad_ks)
+            self._filled = 0

@@ -358,6 +358,8 @@ class Flow(_Flow):
             self._collect()
 
     def _collect(self) -> None:
+        if not self._filled:
+            return
         x, y, sine, cosine = self._buffer[: self._filled].transpose(1, 0, 2)
         self._grad_kc += x.T @ sine - y.T @ cosine
         if self._lagged:
