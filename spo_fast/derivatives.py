@@ -31,7 +31,7 @@ from spo_fast.backends import registry
 from spo_fast.backends.derivatives.flow import KEPT, STAGES, Flow, Gradients
 from spo_fast.backends.reference import wrap
 from spo_fast.kuramoto import simulate
-from spo_fast.modulation import Modulator, parameters_from_keywords
+from spo_fast.modulation import Modulator, checked_parameters
 from spo_fast.runs import load_backend, right_hand_side
 from spo_fast.validation import (
     Network,
@@ -185,20 +185,11 @@ def modulate_vjp(
     >>> found.knm.shape, found.w_q.shape
     ((2, 2), (4, 8, 2))
     """
-    keywords = {
-        "w_q": w_q,
-        "w_k": w_k,
-        "w_v": w_v,
-        "w_o": w_o,
-        "n_heads": n_heads,
-        "block_size": block_size,
-        "temperature": temperature,
-        "lambda_": lambda_,
-        "projection_seed": projection_seed,
-    }
     module = backends.load(backend)
     crew = integer(workers, "workers", 1)
-    p = parameters_from_keywords(keywords, knm)
+    p = checked_parameters(
+        (w_q, w_k, w_v, w_o), n_heads, block_size, temperature, lambda_, projection_seed, module.NAME
+    )
     if is_sparse(knm):
         coupling = as_sparse_coupling(knm, symmetric=True)
         phases = as_phases(theta, coupling.n)
@@ -505,6 +496,7 @@ class _Return:
             )
         else:
             found = self._module.modulate_vjp(knm, state, given, p, workers=self._workers)
+        self._flow.clear()
         at_phases: np.ndarray = found.pop("theta")
         for name, value in found.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value

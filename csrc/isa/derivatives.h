@@ -38,15 +38,17 @@ INLINE vd seen_of(const key_rows *a, const int masked, int64_t own, int64_t j, v
     return own >= j && own < j + SPO_LANES ? v_and(x, v_but_lane(own - j)) : x;
 }
 
-INLINE vd logit_of(const int width, const double *q, const vd *key) {
-    vd t = {0};
+INLINE vd logit_of(const int width, const double *q, const vd *key, vd start) {
+    vd t = start;
     for (int e = 0; e < width; ++e) t = v_fma(v_set(q[e]), key[e], t);
     return t;
 }
 
-INLINE vd weight_of(const key_rows *a, const int width, const int masked, const one_query *at, int64_t j,
-                    const vd *key) {
-    const vd t = v_max(logit_of(width, at->q, key) - *at->shift, v_set(LEAST_EXPONENT));
+INLINE vd weight_of(const key_rows *a, const int width, const int masked, const int far, const one_query *at,
+                    int64_t j, const vd *key) {
+    const vd shift = v_set(*at->shift);
+    const vd t = far ? v_max(logit_of(width, at->q, key, (vd){0}) - shift, v_set(LEAST_EXPONENT))
+                     : logit_of(width, at->q, key, -shift);
     return seen_of(a, masked, at->own, j, v_exp2(t));
 }
 
@@ -54,34 +56,46 @@ INLINE void load_rows(const int width, const double *rows, int64_t stride, int64
     for (int e = 0; e < width; ++e) to[e] = v_load(rows + e * stride + j);
 }
 
-/* What is subtracted from the logits: their bound by Cauchy and Schwarz where it is small, else the largest
- * one that is seen. */
-INLINE void choose_shift(const key_rows *a, const int width, const int masked, const one_query *at, vd *key) {
+/* No logit is larger, by Cauchy and Schwarz. */
+INLINE double bound_of(const key_rows *a, const int width, const one_query *at) {
     double square = 0;
     for (int e = 0; e < width; ++e) square += at->q[e] * at->q[e];
-    *at->shift = sqrt(square) * a->longest;
-    if (*at->shift <= BOUND_LIMIT) return;
+    return sqrt(square) * a->longest;
+}
+
+/* Whether the bound is too far above for it to be what is subtracted from the logits. */
+INLINE int any_far(const key_rows *a, const int width, int64_t rows, const one_query *at) {
+    int far = 0;
+    for (int64_t r = 0; r < rows; ++r) far |= !(bound_of(a, width, at + r) <= BOUND_LIMIT);
+    return far;
+}
+
+/* The largest logit that is seen; 0 without any. */
+INLINE double largest_seen(const key_rows *a, const int width, const int masked, const one_query *at,
+                           vd *key) {
     vd largest = v_set(-INFINITY);
     for (int64_t j = at->low; j < at->high; j += SPO_LANES) {
         load_rows(width, a->k, a->stride, j, key);
         const vd seen = seen_of(a, masked, at->own, j, v_set(1.0));
-        largest = v_max(v_select(seen != 0.0, logit_of(width, at->q, key), v_set(-INFINITY)), largest);
+        const vd t = logit_of(width, at->q, key, (vd){0});
+        largest = v_max(v_select(seen != 0.0, t, v_set(-INFINITY)), largest);
     }
     const double top = v_largest(largest);
-    *at->shift = top > -INFINITY ? top : 0;
+    return top > -INFINITY ? top : 0;
 }
 
 /* Mean values of some queries; room for (2 + rows) width vectors. */
-INLINE void mix_rows(const key_rows *a, const int width, const int rows, const int masked,
+INLINE void mix_rows(const key_rows *a, const int width, const int rows, const int masked, const int far,
                      const one_query *at, vd *room) {
     vd *const key = room, *const value = key + width, *const sum = value + width, total[4] = {{0}};
-    for (int r = 0; r < rows; ++r) choose_shift(a, width, masked, at + r, key);
+    for (int r = 0; r < rows; ++r)
+        *at[r].shift = far ? largest_seen(a, width, masked, at + r, key) : bound_of(a, width, at + r);
     for (int e = 0; e < rows * width; ++e) sum[e] = (vd){0};
     for (int64_t j = at->low; j < at[rows - 1].high; j += SPO_LANES) {
         load_rows(width, a->k, a->stride, j, key);
         load_rows(width, a->v, a->stride, j, value);
         for (int r = 0; r < rows; ++r) {
-            const vd weight = weight_of(a, width, masked, at + r, j, key);
+            const vd weight = weight_of(a, width, masked, far, at + r, j, key);
             total[r] += weight;
             for (int e = 0; e < width; ++e) sum[r * width + e] = v_fma(weight, value[e], sum[r * width + e]);
         }
@@ -95,7 +109,7 @@ INLINE void mix_rows(const key_rows *a, const int width, const int rows, const i
 
 /* Back from the gradients at the means; dq and dk come without the scale of the logits. Room for
  * (4 + rows) width vectors. */
-INLINE void mix_rows_back(const key_rows *a, const int width, const int rows, const int masked,
+INLINE void mix_rows_back(const key_rows *a, const int width, const int rows, const int masked, const int far,
                           const one_query *at, vd *room) {
     vd *const key = room, *const value = key + width, *const dkey = value + width;
     vd *const dvalue = dkey + width, *const sum = dvalue + width;
@@ -111,7 +125,7 @@ INLINE void mix_rows_back(const key_rows *a, const int width, const int rows, co
         load_rows(width, a->dk, a->stride, j, dkey);
         load_rows(width, a->dv, a->stride, j, dvalue);
         for (int r = 0; r < rows; ++r) {
-            const vd weight = *at[r].share * weight_of(a, width, masked, at + r, j, key);
+            const vd weight = *at[r].share * weight_of(a, width, masked, far, at + r, j, key);
             vd slope = v_set(-mean[r]);
             for (int e = 0; e < width; ++e) {
                 slope = v_fma(v_set(at[r].grad[e]), value[e], slope);
@@ -133,18 +147,17 @@ INLINE void mix_rows_back(const key_rows *a, const int width, const int rows, co
 }
 
 /* One function for each common head width, so that its vectors stay in registers, for as many queries abreast
- * as these allow, or one. */
+ * as these allow, or one. Logits are rarely far: those share their code with masked ones. */
 #define MIX_OF_WIDTH(NAME, WIDTH, ROWS)                                                                      \
     static SPO_APART void NAME(const key_rows *a, int masked, int back, const one_query *at) {               \
         vd room[(4 + ROWS) * WIDTH];                                                                         \
-        if (masked && back)                                                                                  \
-            mix_rows_back(a, WIDTH, ROWS, 1, at, room);                                                      \
+        if (any_far(a, WIDTH, ROWS, at))                                                                     \
+            back ? mix_rows_back(a, WIDTH, ROWS, masked, 1, at, room)                                        \
+                 : mix_rows(a, WIDTH, ROWS, masked, 1, at, room);                                            \
         else if (masked)                                                                                     \
-            mix_rows(a, WIDTH, ROWS, 1, at, room);                                                           \
-        else if (back)                                                                                       \
-            mix_rows_back(a, WIDTH, ROWS, 0, at, room);                                                      \
+            back ? mix_rows_back(a, WIDTH, ROWS, 1, 0, at, room) : mix_rows(a, WIDTH, ROWS, 1, 0, at, room); \
         else                                                                                                 \
-            mix_rows(a, WIDTH, ROWS, 0, at, room);                                                           \
+            back ? mix_rows_back(a, WIDTH, ROWS, 0, 0, at, room) : mix_rows(a, WIDTH, ROWS, 0, 0, at, room); \
     }
 MIX_OF_WIDTH(mix_four_of_1, 1, 4)
 MIX_OF_WIDTH(mix_one_of_1, 1, 1)
@@ -155,10 +168,11 @@ MIX_OF_WIDTH(mix_one_of_8, 8, 1)
 
 static SPO_APART void mix_one(const key_rows *a, int width, int masked, int back, const one_query *at,
                               vd *room) {
+    const int far = any_far(a, width, 1, at);
     if (back)
-        mix_rows_back(a, width, 1, masked, at, room);
+        mix_rows_back(a, width, 1, masked, far, at, room);
     else
-        mix_rows(a, width, 1, masked, at, room);
+        mix_rows(a, width, 1, masked, far, at, room);
 }
 
 #define QUERIES_ABREAST 4
@@ -336,15 +350,15 @@ INLINE double pair_rows(const reverse_modulation *w, const int rows, const int64
     for (int64_t j = 0; j < n; j += SPO_LANES) {
         const int64_t left = n - j < SPO_LANES ? n - j : SPO_LANES;
         vd agreement[QUERIES_ABREAST];
-        for (int r = 0; r < rows; ++r) agreement[r] = half;
+        for (int r = 0; r < rows; ++r) agreement[r] = (vd){0};
         for (int64_t e = 0; e < d_model; ++e) {
             const double *line = w->unit + e * padded;
             const vd column = v_once(v_load(line + j));
-            for (int r = 0; r < rows; ++r)
-                agreement[r] = v_fma(v_set(0.5 * line[i + r]), column, agreement[r]);
+            for (int r = 0; r < rows; ++r) agreement[r] = v_fma(v_set(line[i + r]), column, agreement[r]);
         }
         for (int r = 0; r < rows; ++r) {
             double *const to = w->dknm + (i + r) * n + j;
+            agreement[r] = v_fma(half, agreement[r], half);
             const vd near = v_abs(V_IOTA + (double)(j - i - r));
             const vi inside = (vi)(near <= w->a.reach) & (vi)(near != 0.0);
             const vd s = v_and(v_load_first(to, left), near != 0.0);

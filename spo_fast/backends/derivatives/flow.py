@@ -117,15 +117,20 @@ class Flow:
         raise NotImplementedError
 
     def gradient(self) -> np.ndarray:
-        """Return the gradient at the coupling since it was taken; that at its lags goes to `alpha`."""
+        """Return the gradient at the coupling since it was taken; that at its lags goes to `alpha`.
+
+        The array serves again after `clear`.
+        """
         self._collect()
-        found = self._grad_kc.copy()
-        if self.alpha is not None:
-            self.alpha += self._values * (self._grad_ks * self._cosine - self._grad_kc * self._sine)
-            found = self._grad_kc * self._cosine + self._grad_ks * self._sine
-            self._grad_ks[...] = 0.0
+        if self.alpha is None:
+            return self._grad_kc
+        self.alpha += self._values * (self._grad_ks * self._cosine - self._grad_kc * self._sine)
+        return self._grad_kc * self._cosine + self._grad_ks * self._sine
+
+    def clear(self) -> None:
+        """Begin anew with the gradient at the coupling."""
         self._grad_kc[...] = 0.0
-        return found
+        self._grad_ks[...] = 0.0
 
     @property
     def entries(self) -> int:
