@@ -60,6 +60,13 @@ def test_pulse(capsys):
     assert orders[2] < orders[1]
 
 
+def test_learn_projections(capsys):
+    load("learn_projections").main(["--iterations", "12"])
+    for line in capsys.readouterr().out.splitlines():
+        before, after = map(float, line.split("coherence ")[1].split(" -> "))
+        assert after > before + 0.01, line
+
+
 def test_connectome(capsys):
     call(load("connectome").main, 200)
     assert len(capsys.readouterr().out.splitlines()) == 5
