@@ -47,9 +47,7 @@ class Back(Timed):
         if not hasattr(spo_fast, "simulate_vjp"):
             raise NotImplementedError("this version has no derivatives")
         if backend in DENSE_BACKENDS:
-            raise NotImplementedError(
-                f"{backend}: has no derivatives, only the cython, numba and numpy backends"
-            )
+            raise NotImplementedError("the dense portable interface has no derivatives")
         super().setup(backend, n)
 
 
