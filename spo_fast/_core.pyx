@@ -1455,6 +1455,7 @@ cdef extern from "spo_fast_core.h" nogil:
     ctypedef struct spo_flow:
         int64_t n
         int64_t stages
+        int32_t symmetric
         double dt
         const spo_sparse *sparse
         const double *omega
@@ -1609,8 +1610,9 @@ cdef class Steps:
         self.to.kc, self.to.ks = pointer(writable(kc)), pointer(ks)
         self.to.waiting, self.to.count = pointer(writable(buffer)), &self.waiting
 
-    def couple(self, kc, ks):
-        """Go through another coupling, kept by reference."""
+    def couple(self, kc, ks, bint symmetric):
+        """Go through another coupling, kept by reference; tell whether a dense one equals its transpose."""
+        self.flow.symmetric = symmetric and ks is None and self.flow.sparse == NULL
         self.held["knm"] = (kc, ks)
         self.flow.kc = pointer(operand(kc, kc.shape, FLOAT64))
         self.flow.ks = pointer(ks)

@@ -377,10 +377,12 @@ class _Return:
         self._marks: list[np.ndarray] = []  # first states of the segments,
         self._starts: list[np.ndarray] = []  # and of the periods of the segment on the tape
         self._coupled: int | None = None  # first step of the period whose coupling the flow has
+        self._symmetric = not isinstance(net.knm, SparseCoupling) and np.array_equal(net.knm, net.knm.T)
         if net.modulation is None:
-            knm = net.knm
-            self._flow.couple(knm.data if isinstance(knm, SparseCoupling) else knm)
+            values = net.knm.data if isinstance(net.knm, SparseCoupling) else net.knm
+            self._flow.couple(values, symmetric=self._symmetric)
         else:
+            self._symmetric |= net.modulation.lambda_ > 0.0  # so it is made
             self._period = net.modulate_every
             self._stride = -(-self._stride // self._period) * self._period
             self._set_modulation(replace(net.modulation, workers=workers))
@@ -424,7 +426,7 @@ class _Return:
     def _couple(self, first: int, state: np.ndarray) -> None:
         """Have the flow go through the coupling of a period that starts at this state."""
         if self._coupled != first and np.isfinite(state).all():
-            self._flow.couple(self._modulate(state))
+            self._flow.couple(self._modulate(state), symmetric=self._symmetric)
             self._coupled = first
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:

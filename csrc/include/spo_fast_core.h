@@ -330,6 +330,7 @@ int32_t spo_core_modulate_sparse_vjp(int64_t n, const spo_sparse *sparse, const 
  * rows of its sines, cosines and two sums over K, of n rounded up to a multiple of eight. */
 typedef struct spo_flow {
     int64_t n, stages; /* 1: Euler, 4: classical Runge-Kutta */
+    int32_t symmetric; /* kc is dense and equals its transpose, and there is no ks */
     double dt;
     const spo_sparse *sparse; /* NULL: K is dense */
     const double *omega;      /* (n) */

@@ -733,12 +733,14 @@ static SPO_APART void push_edges(const spo_flow *flow, const double *kept, const
     }
 }
 
+#define OUTER_VECTORS (SPO_LANES == 8 ? 4 : 2)
+
 /* out += sign sum over r of first_r a_r^T + second_r b_r^T: some rows, `wide` vectors of columns or a part of
  * one. */
 INLINE void outer_tile(int64_t n, const int rows, const int wide, int64_t part, int64_t count, int64_t padded,
                        double sign, const double *first, const double *second, const double *a,
                        const double *b, double *out) {
-    vd sum[4][2] = {{{0}}};
+    vd sum[4][OUTER_VECTORS] = {{{0}}};
     for (int64_t r = 0; r < count; ++r)
         for (int v = 0; v < wide; ++v) {
             const vd left = v_once(v_load(a + r * padded + v * SPO_LANES));
@@ -772,8 +774,8 @@ INLINE void outer_columns(int64_t n, const int wide, int64_t part, int64_t count
 static SPO_APART void add_outer(int64_t n, int64_t count, double sign, const double *first,
                                 const double *second, const double *a, const double *b, double *out) {
     int64_t j = 0;
-    for (; j + 2 * SPO_LANES <= n; j += 2 * SPO_LANES)
-        outer_columns(n, 2, 0, count, sign, first, second, a + j, b + j, out + j);
+    for (; j + OUTER_VECTORS * SPO_LANES <= n; j += OUTER_VECTORS * SPO_LANES)
+        outer_columns(n, OUTER_VECTORS, 0, count, sign, first, second, a + j, b + j, out + j);
     for (; j + SPO_LANES <= n; j += SPO_LANES)
         outer_columns(n, 1, 0, count, sign, first, second, a + j, b + j, out + j);
     if (j < n) outer_columns(n, 1, n - j, count, sign, first, second, a + j, b + j, out + j);
@@ -824,7 +826,10 @@ static void stage_back(const spo_flow *flow, const double *kept, const double *g
     } else {
         double *const at = to->waiting + *to->count * padded;
         const int64_t line = SPO_FLOW_DEPTH * padded;
-        push_all(n, flow->kc, x, y, along, across);
+        if (flow->symmetric)
+            pull_range(n, 0, n, 0, flow->kc, flow->kc, x, y, along, across);
+        else
+            push_all(n, flow->kc, x, y, along, across);
         for (int64_t i = 0; i < padded; i += SPO_LANES) {
             v_store(at + i, v_load(x + i));
             v_store(at + line + i, -v_load(y + i));

@@ -23,7 +23,6 @@ from .modulation import (
     _FEATURES,
     _LANES,
     _NORM_FLOOR,
-    _SMALLEST_EXPONENT,
     EXACTLY_SYMMETRIC,
     _fill,
     _inspect_state,
@@ -32,8 +31,8 @@ from .modulation import (
     _weights_fit,
 )
 from .pulse import _add
-from .sparse import _check_edges
-from .vectormath import exp2, sincos, wrap
+from .sparse import _check_edges, _exponentials
+from .vectormath import sincos, wrap
 
 _TILE = 8  # rows and columns of a matrix that are added to their mirror image at once
 _LN_2 = math.log(2.0)
@@ -47,63 +46,89 @@ def _scale(factor, out):
 
 
 # ---------------------------------------------------------------- one query of one head
+#
+# Keys low ... high - 1 of a head, whose features stand in rows from `first` on. Ranges of columns are cut
+# from single rows: rows of a cut matrix are not known to be contiguous.
 
 
 @kernel()
-def _weigh(query, k, seen, plain, w):
+def _combine(factors, rows, first, low, high, start, out):
+    """Out = start + sum of factors times rows, two in one sweep."""
+    count = factors.shape[0]
+    if count % 2 == 1:
+        one = rows[first + count - 1, low:high]
+        for j in range(out.shape[0]):
+            out[j] = start + factors[count - 1] * one[j]
+    else:
+        _fill(out, start)
+    for e in range(0, count - 1, 2):
+        a, b = factors[e], factors[e + 1]
+        one, two = rows[first + e, low:high], rows[first + e + 1, low:high]
+        for j in range(out.shape[0]):
+            out[j] += a * one[j] + b * two[j]
+
+
+@kernel()
+def _stay_below(seen, logits):
+    """Subtract the largest logit that is seen; those that are not seen become 0."""
+    top = -np.inf
+    for j in range(logits.shape[0]):
+        top = logits[j] if seen[j] != 0.0 and logits[j] > top else top
+    for j in range(logits.shape[0]):
+        logits[j] = logits[j] - top if seen[j] != 0.0 else 0.0
+
+
+@kernel()
+def _weigh(query, k, first, low, high, seen, plain, w):
     """Softmax weights of the keys before they are divided by their sum.
 
     Parameters
     ----------
     query : ndarray, shape (d_h,)
-    k : ndarray, shape (d_h, M)
-    seen : ndarray, shape (M,)
+    k : ndarray
+        Rows of keys.
+    seen : ndarray, shape (high - low,)
         1 for a key that the query sees, else 0.
     plain : float
         1 where nothing needs to be subtracted from the logits first.
-    w : ndarray, shape (M,)
+    w : ndarray, shape (high - low,)
         Receives the weights.
     """
-    _fill(w, 0.0)
-    for e in range(k.shape[0]):
-        _add(query[e], k[e], w)
-    top = 0.0
+    _combine(query, k, first, low, high, 0.0, w)
     if plain == 0.0:
-        top = -np.inf
-        for j in range(w.shape[0]):
-            top = w[j] if seen[j] != 0.0 and w[j] > top else top
-    for j in range(w.shape[0]):
-        t = (w[j] if seen[j] != 0.0 else top) - top
-        w[j] = exp2(_SMALLEST_EXPONENT if t < _SMALLEST_EXPONENT else t)
+        _stay_below(seen, w)
+    _exponentials(w)
     for j in range(w.shape[0]):
         w[j] *= seen[j]
 
 
 @kernel()
-def _mean_value(w, v, mixed):
+def _mean_value(w, v, first, low, high, mixed):
     """Mean of the values by weight, 0 without any; returns one over the sum of the weights."""
     total = _sum(w, w.shape[0])
     share = 1.0 / total if total > 0.0 or total != total else 0.0
-    for e in range(v.shape[0]):
-        mixed[e] = share * _dot(w, v[e])
+    for e in range(mixed.shape[0]):
+        mixed[e] = share * _dot(w, v[first + e, low:high])
     return share
 
 
 @kernel()
-def _weigh_back(w, share, query, k, v, mixed, grad, slope, dq, dk, dv):
-    """From the gradient at a mean value to those at keys, values and, but for its scale, the query."""
+def _weigh_back(w, share, query, k, v, first, low, high, mixed, grad, slope, dq, dk, dv, row):
+    """From the gradient at a mean value to those at keys, values and, but for its scale, the query.
+
+    Those at keys and values stand in rows from `row` on.
+    """
     mean = 0.0
-    for e in range(v.shape[0]):
+    for e in range(grad.shape[0]):
         mean += grad[e] * mixed[e]
-    _fill(slope, -share * mean)
-    for e in range(v.shape[0]):
-        _add(share * grad[e], v[e], slope)
-        _add(share * grad[e], w, dv[e])
+    _combine(grad, v, first, low, high, -mean, slope)
     for j in range(w.shape[0]):
+        w[j] *= share
         slope[j] *= w[j]
-    for e in range(k.shape[0]):
-        dq[e] = _dot(slope, k[e])
-        _add(query[e], slope, dk[e])
+    for e in range(grad.shape[0]):
+        _add(grad[e], w, dv[row + e, low:high])
+        _add(query[e], slope, dk[row + e, low:high])
+        dq[e] = _dot(slope, k[first + e, low:high])
 
 
 # ---------------------------------------------------------------- outputs and projections
@@ -146,12 +171,13 @@ def _unit_output_back(mixed, w_o, i, length, units, pull, dmixed, dw_o):
 def _project_back(x, weights, grads, dx, dweights):
     """From the gradients at the rows of x W_h to those at `x`, which grow, and at W."""
     heads, width, per_head = weights.shape
+    n = dx.shape[1]
     for h in range(heads):
         for e in range(per_head):
             row = grads[h * per_head + e]
             for f in range(width):
                 _add(weights[h, f, e], row, dx[f])
-                dweights[h, f, e] = _dot(x[f], row)
+                dweights[h, f, e] = _dot(x[f, :n], row)
 
 
 @kernel()
@@ -168,11 +194,11 @@ def _embed_back(x, dx, dtheta):
 def _close(work, n, w_q, w_k, w_v, temperature, dq, dk, dv, dtheta, dw_q, dw_k, dw_v, dtemperature):
     """What follows the attention of all queries; dq and dk come without their scales."""
     heads, width, per_head = w_q.shape
-    x, q = work[:width, :n], work[width : 2 * width, :n]
+    x, q = work[:width], work[width : 2 * width]
     for h in range(heads):
         slope = 0.0
         for row in range(h * per_head, (h + 1) * per_head):
-            slope += _dot(q[row], dq[row])
+            slope += _dot(q[row, :n], dq[row])
             _scale(1.0 / (math.sqrt(per_head) * temperature[h]), dq[row])
             _scale(_LN_2, dk[row])
         dtemperature[h] = -_LN_2 * slope / temperature[h]
@@ -202,14 +228,16 @@ def _symmetrise(grad, out):
 
 
 @kernel()
-def _agree(own, units, out):
+def _agree(own, units, low, high, out):
     """Out_j = (1 + o_i . o_j) / 2, eight features in one sweep; missing ones are rows of zeros."""
     _fill(out, 0.5)
     for c in range(0, units.shape[0], _FEATURES):
         a0, a1, a2, a3 = 0.5 * own[c], 0.5 * own[c + 1], 0.5 * own[c + 2], 0.5 * own[c + 3]
         a4, a5, a6, a7 = 0.5 * own[c + 4], 0.5 * own[c + 5], 0.5 * own[c + 6], 0.5 * own[c + 7]
-        u0, u1, u2, u3 = units[c], units[c + 1], units[c + 2], units[c + 3]
-        u4, u5, u6, u7 = units[c + 4], units[c + 5], units[c + 6], units[c + 7]
+        u0, u1 = units[c, low:high], units[c + 1, low:high]
+        u2, u3 = units[c + 2, low:high], units[c + 3, low:high]
+        u4, u5 = units[c + 4, low:high], units[c + 5, low:high]
+        u6, u7 = units[c + 6, low:high], units[c + 7, low:high]
         for j in range(out.shape[0]):
             first = out[j] + a0 * u0[j] + a1 * u1[j] + a2 * u2[j] + a3 * u3[j]
             out[j] = first + a4 * u4[j] + a5 * u5[j] + a6 * u6[j] + a7 * u7[j]
@@ -230,7 +258,7 @@ def _pairs_back(knm, structure, units, lambda_, i, low, high, seen, agreement, f
     row, row_of_k = dknm[i, low:high], knm[i, low:high]
     for c in range(units.shape[0]):
         own[c] = units[c, i]
-    _agree(own, units[:, low:high], agreement)
+    _agree(own, units, low, high, agreement)
     if structure & EXACTLY_SYMMETRIC:
         for j in range(row.shape[0]):
             felt[j] = row[j] * row_of_k[j]
@@ -291,7 +319,7 @@ def apply_modulation_vjp(
     reach = block_size if block_size < n else -1
     work, plain = np.empty((4 * width, _round_up(n, _LANES))), np.empty(heads)
     _prepare(theta, w_q, w_k, w_v, temperature, work, plain)
-    q, k, v = work[width : 2 * width], work[2 * width : 3 * width, :n], work[3 * width :, :n]
+    q, k, v = work[width : 2 * width], work[2 * width : 3 * width], work[3 * width :]
     units = np.zeros((_round_up(width, _FEATURES), n))
     mixed, dmixed, share = np.empty((n, width)), np.empty((n, width)), np.empty((n, heads))
     lengths, query = np.empty(n), np.empty(width)
@@ -304,8 +332,8 @@ def apply_modulation_vjp(
             query[c] = q[c, i]
         for h in range(heads):
             a, b = h * per_head, (h + 1) * per_head
-            _weigh(query[a:b], k[a:b, low:high], seen, plain[h], w)
-            share[i, h] = _mean_value(w, v[a:b, low:high], mixed[i, a:b])
+            _weigh(query[a:b], k, a, low, high, seen, plain[h], w)
+            share[i, h] = _mean_value(w, v, a, low, high, mixed[i, a:b])
         _unit_output(mixed[i], w_o, i, lengths, units)
     _symmetrise(grad, dknm)
     dlambda[0] = 0.0
@@ -330,11 +358,10 @@ def apply_modulation_vjp(
             query[c] = q[c, i]
         for h in range(heads):
             a, b = h * per_head, (h + 1) * per_head
-            keys, values = k[a:b, low:high], v[a:b, low:high]
-            _weigh(query[a:b], keys, seen, plain[h], w)
+            _weigh(query[a:b], k, a, low, high, seen, plain[h], w)
             _weigh_back(
-                w, share[i, h], query[a:b], keys, values, mixed[i, a:b], dmixed[i, a:b], slope,
-                dquery[a:b], dk[a:b, low:high], dv[a:b, low:high],
+                w, share[i, h], query[a:b], k, v, a, low, high, mixed[i, a:b], dmixed[i, a:b], slope,
+                dquery[a:b], dk, dv, a,
             )  # fmt: skip
         for c in range(width):
             dq[c, i] = dquery[c]
@@ -525,8 +552,8 @@ def apply_modulation_sparse_vjp(
             query[c] = q[c, i]
         for h in range(heads):
             a, b = h * per_head, (h + 1) * per_head
-            _weigh(query[a:b], near[a:b, :count], seen, plain[h], w)
-            share[i, h] = _mean_value(w, near[width + a : width + b, :count], mixed[i, a:b])
+            _weigh(query[a:b], near, a, 0, count, seen, plain[h], w)
+            share[i, h] = _mean_value(w, near, width + a, 0, count, mixed[i, a:b])
         _unit_output(mixed[i], w_o, i, lengths, units)
     dlambda[0] = 0.0
     for c in range(width):
@@ -537,6 +564,8 @@ def apply_modulation_sparse_vjp(
         )
         _unit_output_back(mixed[i], w_o, i, lengths[i], units, pull, dmixed[i], dw_o)
     dq, dkv = np.empty((width, n)), np.zeros((2 * width, n))
+    keys_near, values_near = near[:width], near[width : 2 * width]
+    keys_far, values_far = near[2 * width : 3 * width], near[3 * width :]
     for i in range(n):
         count = _list_seen(i, indptr, indices, data, block_size, keys)
         _gather(kv, keys[:count], near)
@@ -547,15 +576,14 @@ def apply_modulation_sparse_vjp(
             query[c] = q[c, i]
         for h in range(heads):
             a, b = h * per_head, (h + 1) * per_head
-            _weigh(query[a:b], near[a:b, :count], seen, plain[h], w)
+            _weigh(query[a:b], near, a, 0, count, seen, plain[h], w)
             _weigh_back(
-                w, share[i, h], query[a:b], near[a:b, :count], near[width + a : width + b, :count],
-                mixed[i, a:b], dmixed[i, a:b], slope, pull[a:b],
-                near[2 * width + a : 2 * width + b, :count], near[3 * width + a : 3 * width + b, :count],
+                w, share[i, h], query[a:b], keys_near, values_near, a, 0, count,
+                mixed[i, a:b], dmixed[i, a:b], slope, pull[a:b], keys_far, values_far, a,
             )  # fmt: skip
         for c in range(width):
             dq[c, i] = pull[c]
-        _scatter(near[2 * width :, :count], keys[:count], dkv)
+        _scatter(near[2 * width :], keys[:count], dkv)
     _close(
         work, n, w_q, w_k, w_v, temperature, dq, dkv[:width], dkv[width:],
         dtheta, dw_q, dw_k, dw_v, dtemperature,

@@ -36,10 +36,10 @@ class Flow(_Flow):
         super().make_room(steps)
         self._steps.record_on(self._tape)
 
-    def couple(self, values: np.ndarray) -> None:
+    def couple(self, values: np.ndarray, *, symmetric: bool = False) -> None:
         """Take a coupling."""
-        super().couple(values)
-        self._steps.couple(self._kc, self._ks if self._lagged else None)
+        super().couple(values, symmetric=symmetric)
+        self._steps.couple(self._kc, self._ks if self._lagged else None, symmetric)
 
     def follow(self, theta: np.ndarray, steps: int, slot: int | None) -> None:
         """Take steps from `theta`."""

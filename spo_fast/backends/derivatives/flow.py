@@ -80,8 +80,11 @@ class Flow:
         if self._tape.shape[0] < steps:
             self._tape = np.empty((steps, *self._tape.shape[1:]))
 
-    def couple(self, values: np.ndarray) -> None:
-        """Take a coupling, shape (N, N) or (E,), for what is followed or gone back from now on."""
+    def couple(self, values: np.ndarray, *, symmetric: bool = False) -> None:
+        """Take a coupling, shape (N, N) or (E,), for what is followed or gone back from now on.
+
+        `symmetric` tells that it equals its transpose to the last bit, which a backend may make use of.
+        """
         self._values = self._kc = values
         if self._lagged:
             self._kc, self._ks = values * self._cosine, values * self._sine
