@@ -175,7 +175,7 @@ def modulate_vjp(
     Notes
     -----
     The mask is a constant, whatever the coupling is: at an absent edge, or outside the band, the gradient is
-    (G_ij + G_ji) / 2. Attention is computed anew pair by pair, so the cost is that of some three modulations
+    (G_ij + G_ji) / 2. Attention is computed anew pair by pair, so the cost is that of some four modulations
     by the direct algorithm: 2 N^2 H exponentials and N^2 (9 d + 8) multiply-adds, or E in place of N^2 for E
     stored entries. Memory is O(N^2) for K and its gradient and O(N d) besides.
 
@@ -329,7 +329,7 @@ def simulate_vjp(
     if not back.follow(phases):
         settings = {"alpha": alpha, "zeta": zeta, "psi": psi, "modulation": modulation}
         settings |= {"modulate_every": modulate_every, "method": method, "backend": module.NAME}
-        simulate(theta, omega, knm, dt=dt, n_steps=n_steps, **settings)  # tells where it failed
+        simulate(theta, omega, knm, dt=dt, n_steps=n_steps, **settings)  # tells where it failed, and raises
     return back.gradients(rows, every, omega, alpha, modulation)
 
 

@@ -51,6 +51,7 @@ CASES = {
     "edges missing": {"density": 0.5},
     "cold": {"temperature": 0.01},
     "wide": {"heads": 1, "width": 10},
+    "narrow": {"heads": 4, "width": 4},
     "one": {"n": 1},
     "none": {"n": 0},
 }
