@@ -26,6 +26,15 @@ int32_t spo_core_modulate_sparse_vjp(int64_t n, const spo_sparse *sparse, const 
     return in_use()->modulate_sparse(n, sparse, knm, mirror, theta, modulation, grad, scratch, gradients);
 }
 
+int64_t spo_core_packed_size(int64_t n) {
+    const int64_t blocks = spo_padded(n) / SPO_PAD;
+    return SPO_PAD * SPO_PAD * blocks * (blocks + 1) / 2;
+}
+
+void spo_core_pack(int64_t n, const double *knm, double *packed) {
+    spo_kernels_in_use()->pack(n, knm, 1, packed);
+}
+
 int64_t spo_core_flow_scratch(int64_t n) { return in_use()->flow_scratch(n); }
 
 void spo_core_follow(const spo_flow *flow, double *state, int64_t steps, int64_t slot, double *scratch) {

@@ -1467,6 +1467,7 @@ cdef extern from "spo_fast_core.h" nogil:
         double psi_sine
         double psi_cosine
         double *tape
+        const double *packed
 
     ctypedef struct spo_flow_gradients:
         double *omega
@@ -1484,6 +1485,8 @@ cdef extern from "spo_fast_core.h" nogil:
     int32_t spo_core_modulate_sparse_vjp(int64_t, const spo_sparse *, const double *, const int64_t *,
                                          const double *, const spo_modulation *, const double *, double *,
                                          const spo_modulation_gradients *)
+    int64_t spo_core_packed_size(int64_t)
+    void spo_core_pack(int64_t, const double *, double *)
     int64_t spo_core_flow_scratch(int64_t)
     void spo_core_follow(const spo_flow *, double *, int64_t, int64_t, double *)
     void spo_core_go_back(const spo_flow *, double *, int64_t, int64_t, double *, const spo_flow_gradients *)
@@ -1588,6 +1591,7 @@ cdef class Steps:
     cdef int64_t waiting
     cdef object held
     cdef Scratch scratch
+    cdef Scratch packed
 
     def __init__(self, omega, coupling, int64_t stages, double dt, double lag, double zeta, double psi):
         self.flow.n = omega.shape[0]
@@ -1616,6 +1620,14 @@ cdef class Steps:
         self.held["knm"] = (kc, ks)
         self.flow.kc = pointer(operand(kc, kc.shape, FLOAT64))
         self.flow.ks = pointer(ks)
+        self.flow.packed = NULL
+
+    def pack(self):
+        """Read a symmetric coupling with a zero diagonal from a copy of half its size from now on."""
+        self.packed = Scratch(spo_core_packed_size(self.flow.n))
+        self.flow.packed = self.packed.data
+        with nogil:
+            spo_core_pack(self.flow.n, self.flow.kc, self.packed.data)
 
     def record_on(self, tape):
         """Keep stages on another tape, (room, stages, 4, N rounded up to a multiple of eight)."""

@@ -496,3 +496,13 @@ def test_trajectory_with_each_instruction_set(name, n, instruction_set, rng):
     found, expected = (simulate_vjp(*given, grad, **options, backend=name) for name in ("cython", "numpy"))
     names = [k for k in expected.__slots__ if getattr(expected, k) is not None]
     agree(found, {k: getattr(expected, k) for k in names})
+
+
+@pytest.mark.parametrize("diagonal", [0.0, 0.3])
+def test_large_symmetric_couplings_with_each_instruction_set(diagonal, instruction_set, rng):
+    n = 403
+    knm = symmetric(rng, n, low=-1.0) / n + diagonal * np.eye(n)
+    theta, grad = phases(rng, n), rng.standard_normal(n)
+    options = {"dt": 0.05, "n_steps": 3, "alpha": 0.2, "zeta": 0.1}
+    found, expected = (simulate_vjp(theta, 1.0, knm, grad, **options, backend=b) for b in ("cython", "numpy"))
+    agree(found, {k: getattr(expected, k) for k in ("theta", "omega", "knm", "alpha", "zeta", "psi")})

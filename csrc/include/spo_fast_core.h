@@ -338,7 +338,13 @@ typedef struct spo_flow {
     double turn_cosine, turn_sine;     /* of the lag of all pairs */
     double zeta, psi_sine, psi_cosine; /* the drive, and sine and cosine of its phase */
     double *tape;                      /* (room, stages, 4, n rounded up) */
+    const double *packed; /* NULL, or a symmetric kc without a diagonal as spo_core_pack leaves it */
 } spo_flow;
+
+/* A symmetric K whose diagonal is zero, from the diagonal on: half as much to read, which is worth it where K
+ * leaves the second cache and serves for many steps. */
+int64_t spo_core_packed_size(int64_t n);
+void spo_core_pack(int64_t n, const double *knm, double *packed);
 
 /* Evaluations of a dense K whose share of its gradient waits to be added. */
 #define SPO_FLOW_DEPTH 16

@@ -617,6 +617,21 @@ static int32_t modulate_sparse_vjp(int64_t n, const spo_sparse *sparse, const do
  *
  * The tape keeps of each stage rows of sines, cosines, P and Q (drift.h), zeros behind the n-th. */
 
+/* K s and K c of a symmetric K that is packed, each pair visited once. */
+static void packed_sums(const spo_flow *flow, const double *s, const double *c, double *pull, double *push,
+                        double *sums) {
+    walk p = {.n = flow->n,
+              .padded = spo_padded(flow->n),
+              .k = flow->packed,
+              .s = s,
+              .c = c,
+              .pull = pull,
+              .push = push,
+              .kind = PAIRS,
+              .sums = sums};
+    walk_all(&p, 0, 1);
+}
+
 /* f of a state, and what the way back needs of it. */
 static void follow_stage(const spo_flow *flow, const double *state, const double *omega, double *kept,
                          double *pairs, double *f) {
@@ -627,6 +642,8 @@ static void follow_stage(const spo_flow *flow, const double *state, const double
     if (flow->sparse) {
         interleave(n, s, c, (v2 *)pairs);
         pull_sparse(0, n, flow->sparse, flow->kc, flow->ks, (const v2 *)pairs, p, q);
+    } else if (flow->packed) {
+        packed_sums(flow, s, c, p, q, pairs);
     } else if (flow->ks) {
         pull_range(n, 0, n, 1, flow->kc, flow->ks, s, c, p, q);
     } else {
@@ -648,12 +665,15 @@ INLINE void advance_by(int64_t padded, const double *theta, double dt, const dou
         v_store(to + i, v_fma(v_set(dt), v_load(f + i), v_load(theta + i)));
 }
 
-/* (theta, trial, omega, four slopes, a stage that is not kept, sines and cosines side by side), padded */
+/* (theta, trial, omega, four slopes, a stage that is not kept, sines and cosines side by side or sums
+ * of the parts of a walk over pairs), padded */
 #define FOLLOW_LINES 13
-/* (after, back, stage, x, y, along, across, pairs of those), padded */
+/* (after, back, stage, x, y, along, across, and the same), padded */
 #define GO_BACK_LINES 13
 
-static int64_t flow_scratch(int64_t n) { return SPO_PAD + FOLLOW_LINES * spo_padded(n); }
+static int64_t flow_scratch(int64_t n) {
+    return SPO_PAD + (FOLLOW_LINES + 2 * spo_pair_parts(n)) * spo_padded(n);
+}
 
 static void follow(const spo_flow *flow, double *state, int64_t steps, int64_t slot, double *scratch) {
     const int64_t n = flow->n, padded = spo_padded(n), stage = 4 * padded;
@@ -826,7 +846,9 @@ static void stage_back(const spo_flow *flow, const double *kept, const double *g
     } else {
         double *const at = to->waiting + *to->count * padded;
         const int64_t line = SPO_FLOW_DEPTH * padded;
-        if (flow->symmetric)
+        if (flow->packed)
+            packed_sums(flow, x, y, along, across, across + padded);
+        else if (flow->symmetric)
             pull_range(n, 0, n, 0, flow->kc, flow->kc, x, y, along, across);
         else
             push_all(n, flow->kc, x, y, along, across);

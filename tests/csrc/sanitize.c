@@ -445,15 +445,19 @@ static void fuzz_flow(int64_t n) {
                                .psi_sine = 1,
                                .tape = room(steps * stages * 4 * padded)};
         const spo_flow_gradients to = {frequencies, slopes, kc, lagged ? ks : NULL, waiting, &count};
+        double *packed = room(spo_core_packed_size(n));
+        spo_flow used = flow;
+        spo_core_pack(n, knm, packed);
+        if (flow.symmetric && uniform(0, 1) < 0.5) used.packed = packed;
         state[way] = room(n), grad[way] = room(n), found[way] = kc;
         for (int64_t i = 0; i < n; ++i)
             state[way][i] = 0.1 * (double)i, grad[way][i] = 1 - 0.2 * (double)(i % 7);
-        spo_core_follow(&flow, state[way], steps / 2, -1, scratch);
-        spo_core_follow(&flow, state[way], steps, 0, scratch);
-        spo_core_go_back(&flow, grad[way], steps, 0, scratch, &to);
+        spo_core_follow(&used, state[way], steps / 2, -1, scratch);
+        spo_core_follow(&used, state[way], steps, 0, scratch);
+        spo_core_go_back(&used, grad[way], steps, 0, scratch, &to);
         if (!way) spo_core_collect(n, &to);
         check(finite_all(entries, kc) && finite_all(padded, frequencies) && finite_all(3, slopes), "flow", n);
-        free(frequencies), free(ks), free(waiting), free(scratch), free(flow.tape);
+        free(frequencies), free(ks), free(waiting), free(scratch), free(flow.tape), free(packed);
     }
     double error = 0;
     for (int64_t i = 0; i < n; ++i)

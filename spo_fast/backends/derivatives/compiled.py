@@ -11,6 +11,8 @@ from spo_fast.validation import Network, SparseCoupling
 
 NAME = "cython"
 
+_PACK_FROM = 400  # oscillators from which a coupling is read faster from half of it, as in csrc/kuramoto.c
+
 __all__ = ["NAME", "Flow", "modulate_sparse_vjp", "modulate_vjp"]
 
 
@@ -40,6 +42,9 @@ class Flow(_Flow):
         """Take a coupling."""
         super().couple(values, symmetric=symmetric)
         self._steps.couple(self._kc, self._ks if self._lagged else None, symmetric)
+        serves_long = self._network.modulation is None and self.n >= _PACK_FROM
+        if symmetric and serves_long and not self._lagged and not values.diagonal().any():
+            self._steps.pack()
 
     def follow(self, theta: np.ndarray, steps: int, slot: int | None) -> None:
         """Take steps from `theta`."""
