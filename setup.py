@@ -17,7 +17,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NOTE = "_core_not_built.txt"
-CORE = ("status", "dispatch", "pool", "modulation", "daido", "kuramoto", "attention", "pulse")
+CORE = ("status", "dispatch", "pool", "modulation", "daido", "kuramoto", "attention", "pulse", "derivatives")
 SOURCES = [f"csrc/{name}.c" for name in CORE]
 INSTRUCTION_SETS = ["csrc/isa/baseline.c", "csrc/isa/avx2.c", "csrc/isa/avx512.c"]
 # Products and sums are fused only where the kernels say so; errno and the trap state are not observed.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spo_fast import attention, compat, datasets, kernels, plotting  # noqa: F401  (not in __all__: Numba)
     from spo_fast.backends.registry import backends
+    from spo_fast.derivatives import ModulationGradients, SimulationGradients, modulate_vjp, simulate_vjp
     from spo_fast.kuramoto import Engine, simulate
     from spo_fast.modulation import Modulator, default_projections, modulate
     from spo_fast.observables import (
@@ -28,18 +29,22 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Engine": "kuramoto",
+    "ModulationGradients": "derivatives",
     "Modulator": "modulation",
     "Simulation": "simulation",
     "SimulationError": "simulation",
+    "SimulationGradients": "derivatives",
     "SweepError": "sweeps",
     "default_projections": "modulation",
     "entropy_production_rate": "observables",
     "layer_coherence": "observables",
     "lyapunov_spectrum": "observables",
     "modulate": "modulation",
+    "modulate_vjp": "derivatives",
     "order_parameter": "observables",
     "plv": "observables",
     "simulate": "kuramoto",
+    "simulate_vjp": "derivatives",
     "sweep": "sweeps",
 }
 _MODULES = ("attention", "backends", "compat", "datasets", "kernels", "plotting")  # `backends` can be called
@@ -54,6 +59,10 @@ __all__ = [  # noqa: RUF022  (in the order of the documentation)
     "SimulationError",
     "sweep",
     "SweepError",
+    "modulate_vjp",
+    "simulate_vjp",
+    "ModulationGradients",
+    "SimulationGradients",
     "order_parameter",
     "layer_coherence",
     "plv",

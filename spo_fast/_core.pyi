@@ -184,3 +184,44 @@ def unnormalise(
     *,
     workers: int,
 ) -> None: ...
+
+FLOW_DEPTH: int
+
+def modulate_vjp(
+    knm: np.ndarray, theta: np.ndarray, grad: np.ndarray, parameters: ModulationParameters, *, workers: int
+) -> dict[str, Any]: ...
+def modulate_sparse_vjp(
+    coupling: SparseCoupling,
+    mirror: np.ndarray,
+    theta: np.ndarray,
+    grad: np.ndarray,
+    parameters: ModulationParameters,
+    *,
+    workers: int,
+) -> dict[str, Any]: ...
+
+class Steps:
+    def __init__(
+        self,
+        omega: np.ndarray,
+        coupling: SparseCoupling | None,
+        stages: int,
+        dt: float,
+        lag: float,
+        zeta: float,
+        psi: float,
+    ) -> None: ...
+    def receive(
+        self,
+        omega: np.ndarray,
+        slopes: np.ndarray,
+        kc: np.ndarray,
+        ks: np.ndarray | None,
+        buffer: np.ndarray,
+    ) -> None: ...
+    def couple(self, kc: np.ndarray, ks: np.ndarray | None, symmetric: bool) -> None: ...
+    def pack(self) -> None: ...
+    def record_on(self, tape: np.ndarray) -> None: ...
+    def follow(self, theta: np.ndarray, steps: int, slot: int) -> None: ...
+    def go_back(self, grad: np.ndarray, steps: int, slot: int) -> None: ...
+    def collect(self) -> None: ...

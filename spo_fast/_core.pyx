@@ -4,7 +4,7 @@
 cimport cython
 cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_New
-from libc.math cimport fmod
+from libc.math cimport cos, fmod, sin
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
@@ -1447,3 +1447,217 @@ def unnormalise(g, x, factor, alpha, beta, mean, *, int32_t workers):
     with nogil:
         status = spo_core_unnormalise(single, rows, width, to, source, by, plus, slope, middle, workers)
     raise_for(status)
+
+
+# ---- derivatives ----
+
+cdef extern from "spo_fast_core.h" nogil:
+    ctypedef struct spo_modulation_gradients:
+        double *knm
+        double *theta
+        double *w_q
+        double *w_k
+        double *w_v
+        double *w_o
+        double *temperature
+        double *lambda_ "lambda"
+
+    ctypedef struct spo_flow:
+        int64_t n
+        int64_t stages
+        int32_t symmetric
+        double dt
+        const spo_sparse *sparse
+        const double *omega
+        const double *kc
+        const double *ks
+        double turn_cosine
+        double turn_sine
+        double zeta
+        double psi_sine
+        double psi_cosine
+        double *tape
+        const double *packed
+
+    ctypedef struct spo_flow_gradients:
+        double *omega
+        double *slopes
+        double *kc
+        double *ks
+        double *waiting
+        int64_t *count
+
+    int64_t spo_core_modulate_vjp_scratch(int64_t, const spo_modulation *, int32_t)
+    int32_t spo_core_modulate_vjp(int64_t, const double *, const double *, int32_t, const double *,
+                                  const spo_modulation *, const double *, int32_t, double *,
+                                  const spo_modulation_gradients *)
+    int64_t spo_core_modulate_sparse_vjp_scratch(int64_t, const spo_sparse *, const spo_modulation *)
+    int32_t spo_core_modulate_sparse_vjp(int64_t, const spo_sparse *, const double *, const int64_t *,
+                                         const double *, const spo_modulation *, const double *, double *,
+                                         const spo_modulation_gradients *)
+    int64_t spo_core_packed_size(int64_t)
+    void spo_core_pack(int64_t, const double *, double *)
+    int64_t spo_core_flow_scratch(int64_t)
+    void spo_core_follow(const spo_flow *, double *, int64_t, int64_t, double *)
+    void spo_core_go_back(const spo_flow *, double *, int64_t, int64_t, double *, const spo_flow_gradients *)
+    void spo_core_collect(int64_t, const spo_flow_gradients *)
+    enum: SPO_EXACTLY_SYMMETRIC
+    enum: SPO_FLOW_DEPTH
+
+FLOW_DEPTH = SPO_FLOW_DEPTH
+INT64 = np.dtype(np.int64)
+
+
+cdef dict gradients_for(object parameters, object knm, int64_t n, spo_modulation_gradients *to):
+    """Arrays that receive the gradients of a modulation, by name; that at lambda is of shape (1,)."""
+    names = ("w_q", "w_k", "w_v", "w_o", "temperature")
+    found = {name: np.empty_like(getattr(parameters, name)) for name in names}
+    found["knm"], found["theta"], found["lambda_"] = np.empty(knm.shape), np.empty(n), np.empty(1)
+    to.knm, to.theta, to.lambda_ = pointer(found["knm"]), pointer(found["theta"]), pointer(found["lambda_"])
+    to.w_q, to.w_k, to.w_v = pointer(found["w_q"]), pointer(found["w_k"]), pointer(found["w_v"])
+    to.w_o, to.temperature = pointer(found["w_o"]), pointer(found["temperature"])
+    return found
+
+
+def modulate_vjp(knm, theta, grad, parameters, *, workers):
+    """Gradients by name of sum(K' * grad), all of shape (N, N) and float64 in C order."""
+    cdef ModulationPlan plan = ModulationPlan(parameters)
+    cdef spo_modulation_gradients to
+    cdef int64_t n = theta.shape[0]
+    cdef int32_t traits = 0, status, crew = crew_of(workers)
+    cdef object mean = None
+    cdef const double *coupling = pointer(operand(knm, (n, n), FLOAT64))
+    cdef const double *phases = pointer(operand(theta, (n,), FLOAT64))
+    cdef const double *gradient = pointer(operand(grad, (n, n), FLOAT64))
+    with nogil:
+        status = spo_core_scan(n, coupling, crew, &traits)
+    if status != SPO_OK:
+        refuse(status, knm, theta)
+    if not traits & SPO_EXACTLY_SYMMETRIC:
+        mean = 0.5 * knm + 0.5 * knm.T
+    cdef const double *halves = pointer(mean)
+    cdef dict found = gradients_for(parameters, knm, n, &to)
+    cdef Scratch scratch = Scratch(spo_core_modulate_vjp_scratch(n, &plan.modulation, crew))
+    with nogil:
+        status = spo_core_modulate_vjp(n, coupling, halves, traits, phases, &plan.modulation, gradient, crew,
+                                       scratch.data, &to)
+    if status != SPO_OK:
+        refuse(status, knm, theta)
+    found["lambda_"] = float(found["lambda_"][0])
+    return found
+
+
+def modulate_sparse_vjp(coupling, mirror, theta, grad, parameters, *, workers):
+    """Gradients by name of the K' of a SparseCoupling; grad and mirror (E,), on its places."""
+    cdef ModulationPlan plan = ModulationPlan(parameters)
+    cdef spo_modulation_gradients to
+    cdef spo_sparse sparse = places_of(coupling)
+    cdef int64_t n = coupling.n
+    cdef int32_t status
+    cdef const double *entries = pointer(coupling.data)
+    cdef const int64_t *places = <const int64_t *> pointer(operand(mirror, coupling.data.shape, INT64))
+    cdef const double *phases = pointer(operand(theta, (n,), FLOAT64))
+    cdef const double *gradient = pointer(operand(grad, coupling.data.shape, FLOAT64))
+    cdef dict found = gradients_for(parameters, coupling.data, n, &to)
+    cdef Scratch scratch = Scratch(spo_core_modulate_sparse_vjp_scratch(n, &sparse, &plan.modulation))
+    with nogil:
+        status = spo_core_modulate_sparse_vjp(n, &sparse, entries, places, phases, &plan.modulation, gradient,
+                                              scratch.data, &to)
+    if status != SPO_OK:
+        validation.explain_nonfinite(theta=theta)
+        raise RuntimeError(status_text(status))
+    found["lambda_"] = float(found["lambda_"][0])
+    return found
+
+
+cdef object writable(object array):
+    """The array, if a kernel may write to it."""
+    if not array.flags.writeable:
+        raise ValueError("expected a writable array to write to")
+    return array
+
+
+@cython.final
+cdef class Steps:
+    """Fixed steps of a network that are followed and gone back; see spo_flow.
+
+    Parameters
+    ----------
+    omega : ndarray, shape (N,)
+        Frequencies.
+    coupling : SparseCoupling or None
+        Places of a sparse coupling.
+    stages : int
+        1 or 4.
+    dt : float
+        Step size.
+    lag, zeta, psi : float
+        The one lag of all pairs, and the drive.
+    """
+
+    cdef spo_flow flow
+    cdef spo_flow_gradients to
+    cdef spo_sparse sparse
+    cdef int64_t waiting
+    cdef object held
+    cdef Scratch scratch
+    cdef Scratch packed
+
+    def __init__(self, omega, coupling, int64_t stages, double dt, double lag, double zeta, double psi):
+        self.flow.n = omega.shape[0]
+        self.flow.omega = pointer(operand(omega, omega.shape, FLOAT64))
+        self.flow.stages, self.flow.dt = stages, dt
+        self.flow.sparse = NULL
+        if coupling is not None:
+            self.sparse = places_of(coupling)
+            self.flow.sparse = &self.sparse
+        self.flow.turn_cosine, self.flow.turn_sine = cos(lag), sin(lag)
+        self.flow.zeta, self.flow.psi_sine, self.flow.psi_cosine = zeta, sin(psi), cos(psi)
+        self.waiting = 0
+        self.held = {"omega": omega, "coupling": coupling}
+        self.scratch = Scratch(spo_core_flow_scratch(self.flow.n))
+
+    def receive(self, omega, slopes, kc, ks, buffer):
+        """Where gradients go; kept by reference. ks None where there is no lag of each pair."""
+        self.held["to"] = (omega, slopes, kc, ks, buffer)
+        self.to.omega, self.to.slopes = pointer(writable(omega)), pointer(writable(slopes))
+        self.to.kc, self.to.ks = pointer(writable(kc)), pointer(ks)
+        self.to.waiting, self.to.count = pointer(writable(buffer)), &self.waiting
+
+    def couple(self, kc, ks, bint symmetric):
+        """Go through another coupling, kept by reference; tell whether a dense one equals its transpose."""
+        self.flow.symmetric = symmetric and ks is None and self.flow.sparse == NULL
+        self.held["knm"] = (kc, ks)
+        self.flow.kc = pointer(operand(kc, kc.shape, FLOAT64))
+        self.flow.ks = pointer(ks)
+        self.flow.packed = NULL
+
+    def pack(self):
+        """Read a symmetric coupling with a zero diagonal from a copy of half its size from now on."""
+        self.packed = Scratch(spo_core_packed_size(self.flow.n))
+        self.flow.packed = self.packed.data
+        with nogil:
+            spo_core_pack(self.flow.n, self.flow.kc, self.packed.data)
+
+    def record_on(self, tape):
+        """Keep stages on another tape, (room, stages, 4, N rounded up to a multiple of eight)."""
+        self.held["tape"] = tape
+        self.flow.tape = pointer(writable(tape))
+
+    def follow(self, theta, int64_t steps, int64_t slot):
+        """Take steps from theta (N,), in place."""
+        cdef double *state = pointer(writable(operand(theta, (self.flow.n,), FLOAT64)))
+        with nogil:
+            spo_core_follow(&self.flow, state, steps, slot, self.scratch.data)
+
+    def go_back(self, grad, int64_t steps, int64_t slot):
+        """Go steps back from the gradient at their end (N,), in place."""
+        cdef double *state = pointer(writable(operand(grad, (self.flow.n,), FLOAT64)))
+        with nogil:
+            spo_core_go_back(&self.flow, state, steps, slot, self.scratch.data, &self.to)
+
+    def collect(self):
+        """Add what waits to the gradients at the coupling."""
+        if self.waiting:
+            with nogil:
+                spo_core_collect(self.flow.n, &self.to)

@@ -208,6 +208,35 @@ def _new_default_plan(key: tuple[Any, ...]) -> Any:
     return _remember(_plans, key, registry.load(backend).ModulationPlan(parameters))
 
 
+def checked_parameters(
+    weights: tuple[Any, ...],
+    n_heads: Any,
+    block_size: Any,
+    temperature: Any,
+    lambda_: Any,
+    seed: Any,
+    backend: str,
+) -> ModulationParameters:
+    """Check the keywords of `modulate`; where they are numbers, those of a plan that is kept.
+
+    Raises
+    ------
+    ValueError
+        For values that do not fit.
+    """
+    numbers = (n_heads, block_size, temperature, lambda_, seed)
+    counts = (n_heads, seed) if block_size is None else (n_heads, seed, block_size)
+    if (
+        all(w is None for w in weights)
+        and all(type(count) is int for count in counts)
+        and type(temperature) in _NUMBERS
+        and type(lambda_) in _NUMBERS
+    ):
+        key = (backend, *numbers, 1)
+        return (_plans.get(key) or _new_default_plan(key)).parameters
+    return _parameters(weights, *numbers)
+
+
 def _parameters(
     weights: tuple[Any, ...], n_heads: Any, block_size: Any, temperature: Any, lambda_: Any, seed: Any
 ) -> ModulationParameters:

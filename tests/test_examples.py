@@ -73,6 +73,13 @@ def test_plasticity(capsys):
     assert max(map(float, gaps)) < 1e-12
 
 
+def test_learn_projections(capsys):
+    load("learn_projections").main([])
+    for line in capsys.readouterr().out.splitlines():
+        before, after = map(float, line.split("coherence ")[1].split(" -> "))
+        assert after > before + 0.02, line
+
+
 def test_connectome(capsys):
     call(load("connectome").main, 200)
     assert len(capsys.readouterr().out.splitlines()) == 5

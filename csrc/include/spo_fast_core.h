@@ -304,6 +304,71 @@ int32_t spo_core_unnormalise(int32_t single, int64_t rows, int64_t width, void *
                              const double *factor, const double *alpha, const double *beta,
                              const double *mean, int32_t workers);
 
+/* Gradients of sum K' grad at what spo_core_modulate takes, shaped as that; the entries of K count as
+ * independent of each other, and which edges there are does not change. */
+typedef struct spo_modulation_gradients {
+    double *knm, *theta, *w_q, *w_k, *w_v, *w_o, *temperature, *lambda;
+} spo_modulation_gradients;
+
+/* Gradients of one modulation of a scanned K; `mean` holds half of K + K^T, NULL where K is exactly
+ * symmetric. Every exponential of every pair, twice. scratch of so many doubles, any alignment. */
+int64_t spo_core_modulate_vjp_scratch(int64_t n, const spo_modulation *modulation, int32_t workers);
+int32_t spo_core_modulate_vjp(int64_t n, const double *knm, const double *mean, int32_t traits,
+                              const double *theta, const spo_modulation *modulation, const double *grad,
+                              int32_t workers, double *scratch, const spo_modulation_gradients *gradients);
+
+/* The same on a sparse K that the caller has found symmetric; mirror holds for each entry the place of its
+ * mirror image. */
+int64_t spo_core_modulate_sparse_vjp_scratch(int64_t n, const spo_sparse *sparse,
+                                             const spo_modulation *modulation);
+int32_t spo_core_modulate_sparse_vjp(int64_t n, const spo_sparse *sparse, const double *knm,
+                                     const int64_t *mirror, const double *theta,
+                                     const spo_modulation *modulation, const double *grad, double *scratch,
+                                     const spo_modulation_gradients *gradients);
+
+/* Fixed steps that are followed and then gone back. What the way back needs of each stage stands on the tape:
+ * rows of its sines, cosines and two sums over K, of n rounded up to a multiple of eight. */
+typedef struct spo_flow {
+    int64_t n, stages; /* 1: Euler, 4: classical Runge-Kutta */
+    int32_t symmetric; /* kc is dense and equals its transpose, and there is no ks */
+    double dt;
+    const spo_sparse *sparse; /* NULL: K is dense */
+    const double *omega;      /* (n) */
+    const double *kc, *ks;    /* K cos alpha, K sin alpha; K and NULL where there is no lag of each pair */
+    double turn_cosine, turn_sine;     /* of the lag of all pairs */
+    double zeta, psi_sine, psi_cosine; /* the drive, and sine and cosine of its phase */
+    double *tape;                      /* (room, stages, 4, n rounded up) */
+    const double *packed; /* NULL, or a symmetric kc without a diagonal as spo_core_pack leaves it */
+} spo_flow;
+
+/* A symmetric K whose diagonal is zero, from the diagonal on: half as much to read, which is worth it where K
+ * leaves the second cache and serves for many steps. */
+int64_t spo_core_packed_size(int64_t n);
+void spo_core_pack(int64_t n, const double *knm, double *packed);
+
+/* Evaluations of a dense K whose share of its gradient waits to be added. */
+#define SPO_FLOW_DEPTH 16
+
+/* What grows on the way back; omega is rounded up, too. */
+typedef struct spo_flow_gradients {
+    double *omega, *slopes; /* slopes (3): at the lag of all pairs, zeta and psi */
+    double *kc, *ks;        /* ks NULL where that of the flow is */
+    double *waiting;        /* (4, SPO_FLOW_DEPTH, n rounded up), of a dense K */
+    int64_t *count;         /* evaluations that wait */
+} spo_flow_gradients;
+
+/* Takes steps from the state (n), which becomes the last one, wrapped; they are kept from place slot of the
+ * tape on, or nothing where slot is -1. */
+int64_t spo_core_flow_scratch(int64_t n);
+void spo_core_follow(const spo_flow *flow, double *state, int64_t steps, int64_t slot, double *scratch);
+
+/* The gradient at the state after steps that stand on the tape becomes that at the state before them. */
+void spo_core_go_back(const spo_flow *flow, double *grad, int64_t steps, int64_t slot, double *scratch,
+                      const spo_flow_gradients *gradients);
+
+/* Adds what waits. */
+void spo_core_collect(int64_t n, const spo_flow_gradients *gradients);
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,6 +12,7 @@
 #include "stepping.h"
 #include "modulated_members.h"
 #include "members.h"
+#include "derivatives.h"
 
 #define REAL double
 #define REALS vd
@@ -112,11 +113,28 @@ static double multiply_add(int64_t n) {
 }
 
 #define SPO_TABLE(NAME)                                                                                      \
-    {                                                                                                        \
-        NAME, exp_array, exp2_array, sincos_array, scan, find_absent, symmetrise, transpose, units,          \
-            units_moments, harmonic_sums, scale, units_sparse, scale_sparse, run_members, pack, mirrored,    \
-            order, run, read_array, multiply_add, SPO_LANES,                                                 \
-            {&attention_kernels_double, &attention_kernels_float}, {                                         \
-            &pulse_kernels_double, &pulse_kernels_float                                                      \
-        }                                                                                                    \
-    }
+    {NAME,                                                                                                   \
+     exp_array,                                                                                              \
+     exp2_array,                                                                                             \
+     sincos_array,                                                                                           \
+     scan,                                                                                                   \
+     find_absent,                                                                                            \
+     symmetrise,                                                                                             \
+     transpose,                                                                                              \
+     units,                                                                                                  \
+     units_moments,                                                                                          \
+     harmonic_sums,                                                                                          \
+     scale,                                                                                                  \
+     units_sparse,                                                                                           \
+     scale_sparse,                                                                                           \
+     run_members,                                                                                            \
+     pack,                                                                                                   \
+     mirrored,                                                                                               \
+     order,                                                                                                  \
+     run,                                                                                                    \
+     read_array,                                                                                             \
+     multiply_add,                                                                                           \
+     SPO_LANES,                                                                                              \
+     {&attention_kernels_double, &attention_kernels_float},                                                  \
+     {&pulse_kernels_double, &pulse_kernels_float},                                                          \
+     &derivative_kernels}

@@ -161,6 +161,23 @@ typedef struct spo_pulse_kernels {
                           void *dk, void *scratch);
 } spo_pulse_kernels;
 
+/* Kernels of the way back (isa/derivatives.h). Scratches are counted in doubles. */
+typedef struct spo_derivative_kernels {
+    int64_t (*scratch)(int64_t n, const spo_modulation *modulation, int32_t workers);
+    int64_t (*sparse_scratch)(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation);
+    int32_t (*modulate)(int64_t n, const double *knm, const double *mean, int32_t traits, const double *theta,
+                        const spo_modulation *modulation, const double *grad, int32_t workers,
+                        double *scratch, const spo_modulation_gradients *gradients);
+    int32_t (*modulate_sparse)(int64_t n, const spo_sparse *sparse, const double *knm, const int64_t *mirror,
+                               const double *theta, const spo_modulation *modulation, const double *grad,
+                               double *scratch, const spo_modulation_gradients *gradients);
+    int64_t (*flow_scratch)(int64_t n);
+    void (*follow)(const spo_flow *flow, double *state, int64_t steps, int64_t slot, double *scratch);
+    void (*go_back)(const spo_flow *flow, double *grad, int64_t steps, int64_t slot, double *scratch,
+                    const spo_flow_gradients *gradients);
+    void (*collect)(int64_t n, double *waiting, int64_t count, const spo_flow_gradients *gradients);
+} spo_derivative_kernels;
+
 typedef struct spo_kernels {
     const char *name;
     void (*exp)(int64_t n, const double *x, double *y);
@@ -198,6 +215,7 @@ typedef struct spo_kernels {
     int32_t lanes;
     const spo_attention_kernels *attention[2]; /* for double, for float */
     const spo_pulse_kernels *pulse[2];
+    const spo_derivative_kernels *derivatives;
 } spo_kernels;
 
 extern const spo_kernels spo_kernels_baseline;

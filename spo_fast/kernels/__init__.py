@@ -25,6 +25,7 @@ from ._flags import (
 )
 from .attention import attend, attend_vjp, phase_attend, phase_attend_vjp
 from .daido import series_of
+from .derivatives import modulate_sparse_vjp, modulate_vjp
 from .kuramoto import (
     SPARSE_WORK_ROWS,
     WORK_ROWS,
@@ -80,6 +81,8 @@ __all__ = [
     "modulate",
     "modulate_moments",
     "modulate_sparse",
+    "modulate_sparse_vjp",
+    "modulate_vjp",
     "moments_room_size",
     "order_parameter",
     "phase_attend",

@@ -1,8 +1,8 @@
-"""The attentions as PyTorch functions and modules.
+"""Modulation, trajectories and the attentions as PyTorch functions and modules.
 
-`causal_attention`, `phase_attention` and `pulse_attention` are functions of tensors; `OscillatorAttention`,
-`CausalSelfAttention` and the five layers of context-pulse attention hold the parameters. Needs the extra
-``spo-fast[torch]``.
+`modulate`, `simulate`, `causal_attention`, `phase_attention` and `pulse_attention` are functions of tensors;
+`OscillatorAttention`, `CausalSelfAttention` and the five layers of context-pulse attention hold the
+parameters. Needs the extra ``spo-fast[torch]``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from spo_fast.torch.context_pulse import (
 )
 from spo_fast.torch.functional import IMPLEMENTATIONS, causal_attention, phase_attention
 from spo_fast.torch.layers import CausalSelfAttention, OscillatorAttention
+from spo_fast.torch.networks import modulate, simulate
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -33,6 +34,8 @@ __all__ = [
     "ParsevalAttention",
     "StandardAttention",
     "causal_attention",
+    "modulate",
     "phase_attention",
     "pulse_attention",
+    "simulate",
 ]

@@ -95,7 +95,7 @@ class _PulseAttention(Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    @_once
+    @_once()
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises when one was written to
         found = context_pulse.pulse_attention_vjp(ctx.state, _view(grad_out), workers=torch.get_num_threads())

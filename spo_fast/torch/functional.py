@@ -175,18 +175,18 @@ def _eager(implementation: str | None) -> bool:
     return implementation == "eager"
 
 
-def _require(**tensors: Tensor | None) -> None:
-    """Refuse what the kernels cannot take."""
+def _require(advice: str = _ADVICE, /, **tensors: Tensor | None) -> None:
+    """Refuse what the kernels cannot take, with advice what to do instead."""
     if torch._C._are_functorch_transforms_active():
-        raise RuntimeError(f"the kernel does not work inside torch.func transforms such as vmap: {_ADVICE}")
+        raise RuntimeError(f"the kernel does not work inside torch.func transforms such as vmap: {advice}")
     for name, tensor in tensors.items():
         if tensor is None:
             continue
         if tensor.device.type != "cpu":
-            raise ValueError(f"{name} must be on the CPU for the kernel, got {tensor.device}: {_ADVICE}")
+            raise ValueError(f"{name} must be on the CPU for the kernel, got {tensor.device}: {advice}")
         if tensor.dtype not in (torch.float32, torch.float64, torch.bool):
             raise ValueError(
-                f"{name} must be float32 or float64 for the kernel, got {tensor.dtype}: {_ADVICE}"
+                f"{name} must be float32 or float64 for the kernel, got {tensor.dtype}: {advice}"
             )
 
 
@@ -203,20 +203,26 @@ def _gradients(ctx: Any, arrays: tuple[np.ndarray | None, ...]) -> tuple[Tensor 
     )
 
 
-def _once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
+_Backward = Callable[..., tuple[Tensor | None, ...]]
+
+
+def _once(advice: str = _ADVICE) -> Callable[[_Backward], _Backward]:
     """Refuse to be part of a graph of the gradients.
 
     PyTorch's `once_differentiable` hands gradients over as constants when only saved tensors, not the
     incoming gradient, depend on what is differentiated a second time: that would be silently wrong.
     """
 
-    @wraps(backward)
-    def checked(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(f"the kernel has no second derivatives (create_graph=True): {_ADVICE}")
-        return backward(ctx, *gradients)
+    def refusing(backward: _Backward) -> _Backward:
+        @wraps(backward)
+        def checked(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+            if torch.is_grad_enabled():
+                raise RuntimeError(f"the kernel has no second derivatives (create_graph=True): {advice}")
+            return backward(ctx, *gradients)
 
-    return checked
+        return checked
+
+    return refusing
 
 
 class _CausalAttention(Function):
@@ -246,7 +252,7 @@ class _CausalAttention(Function):
         return result
 
     @staticmethod
-    @_once
+    @_once()
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sink, sink_value, out = map(_view, ctx.saved_tensors)
         arrays = attention.causal_attention_vjp(
@@ -303,7 +309,7 @@ class _PhaseAttention(Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    @_once
+    @_once()
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises when one was written to
         found = attention.phase_attention_vjp(

@@ -344,6 +344,130 @@ static void fuzz_members(int64_t n) {
     release(&m);
 }
 
+/* Room for the gradients of a modulation, and its release. */
+static spo_modulation_gradients gradients_of(int64_t n, int64_t entries, const spo_modulation *m) {
+    const int64_t square = m->d_model * m->d_model;
+    return (spo_modulation_gradients){room(entries), room(n),      room(square),     room(square),
+                                      room(square),  room(square), room(m->n_heads), room(1)};
+}
+
+static void release_gradients(const spo_modulation_gradients *g) {
+    free(g->knm), free(g->theta), free(g->w_q), free(g->w_k), free(g->w_v), free(g->w_o);
+    free(g->temperature), free(g->lambda);
+}
+
+static double distance(int64_t n, const double *x, const double *y) {
+    double error = 0, largest = 1e-3;
+    for (int64_t i = 0; i < n; ++i)
+        error = fmax(error, fabs(x[i] - y[i])), largest = fmax(largest, fabs(y[i]));
+    return error / largest;
+}
+
+/* Gradients at a sparse K are those at a dense one where no gradient comes from elsewhere. */
+static void fuzz_gradients(int64_t n) {
+    static const int64_t shapes[][2] = {{1, 2}, {4, 8}, {8, 8}, {2, 8}, {1, 8}, {2, 6}, {1, 10}, {4, 16}};
+    const int64_t *shape = shapes[(int)uniform(0, 8)];
+    modulation m = random_modulation(shape[0], shape[1], uniform(0, 1) < 0.5 ? -1 : (int64_t)uniform(0, 80));
+    const double density = uniform(0, 1) < 0.3 ? 1.0 : uniform(0, 1);
+    double *knm = random_coupling(n, density, 0.0), *theta = random_array(n, -7, 7);
+    double *grad = random_array(n * n, -1, 1);
+    edges k = edges_of(n, knm);
+    const spo_sparse sparse = {k.start, k.column, k.mean};
+    double *entries = room(k.start[n]);
+    int64_t *mirror = malloc((size_t)(k.start[n] + 1) * sizeof(int64_t));
+    for (int64_t e = 0; e < n * n; ++e)
+        if (knm[e] == 0) grad[e] = 0;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t e = k.start[i]; e < k.start[i + 1]; ++e) {
+            const int64_t j = k.column[e];
+            entries[e] = grad[i * n + j];
+            for (int64_t f = k.start[j]; f < k.start[j + 1]; ++f)
+                if (k.column[f] == i) mirror[e] = f;
+        }
+    int32_t traits = 0;
+    check(spo_core_scan(n, knm, crew, &traits) == SPO_OK, "scan", n);
+    const spo_modulation_gradients dense = gradients_of(n, n * n, &m.parameters);
+    const spo_modulation_gradients along = gradients_of(n, k.start[n], &m.parameters);
+    double *scratch = room(spo_core_modulate_vjp_scratch(n, &m.parameters, crew));
+    double *other = room(spo_core_modulate_sparse_vjp_scratch(n, &sparse, &m.parameters));
+    check(spo_core_modulate_vjp(n, knm, uniform(0, 1) < 0.5 ? NULL : knm, traits, theta, &m.parameters, grad,
+                                crew, scratch, &dense) == SPO_OK,
+          "gradients", n);
+    check(spo_core_modulate_sparse_vjp(n, &sparse, k.data, mirror, theta, &m.parameters, entries, other,
+                                       &along) == SPO_OK,
+          "gradients along edges", n);
+    const int64_t square = shape[1] * shape[1];
+    check(
+        finite_all(n * n, dense.knm) && distance(n, along.theta, dense.theta) < 1e-9 &&
+            distance(square, along.w_q, dense.w_q) < 1e-9 && distance(square, along.w_k, dense.w_k) < 1e-9 &&
+            distance(square, along.w_v, dense.w_v) < 1e-9 && distance(square, along.w_o, dense.w_o) < 1e-9 &&
+            distance(shape[0], along.temperature, dense.temperature) < 1e-9 &&
+            distance(1, along.lambda, dense.lambda) < 1e-9,
+        "parity of sparse and dense gradients", n);
+    if (n > 0) {
+        theta[n - 1] = NAN;
+        check(spo_core_modulate_vjp(n, knm, NULL, traits, theta, &m.parameters, grad, crew, scratch,
+                                    &dense) == SPO_NONFINITE_PHASE,
+              "refusal of NaN", n);
+    }
+    release_gradients(&dense), release_gradients(&along);
+    free(scratch), free(other), free(mirror), free(entries), free(grad), free(theta), free(knm);
+    free(k.start), free(k.column), free(k.data), free(k.mean);
+    release(&m);
+}
+
+/* Steps along edges and back are those of the same matrix, dense. */
+static void fuzz_flow(int64_t n) {
+    const int64_t padded = (n + 7) / 8 * 8, steps = 1 + (int64_t)uniform(0, 6);
+    const int64_t stages = uniform(0, 1) < 0.5 ? 1 : 4;
+    const int lagged = uniform(0, 1) < 0.5;
+    double *knm = random_coupling(n, 0.6, 0.0), *omega = random_array(n, -2, 2);
+    double *state[2], *grad[2], *found[2];
+    edges k = edges_of(n, knm);
+    const spo_sparse sparse = {k.start, k.column, k.mean};
+    for (int way = 0; way < 2; ++way) {
+        const int64_t entries = way ? k.start[n] : n * n;
+        double *values = way ? k.data : knm, *frequencies = calloc((size_t)padded + 1, sizeof(double));
+        double *kc = calloc((size_t)entries + 1, sizeof(double)), slopes[3] = {0};
+        double *ks = calloc((size_t)entries + 1, sizeof(double));
+        double *waiting = room(4 * SPO_FLOW_DEPTH * padded), *scratch = room(spo_core_flow_scratch(n));
+        int64_t count = 0;
+        const spo_flow flow = {.n = n,
+                               .stages = stages,
+                               .symmetric = !way && !lagged && uniform(0, 1) < 0.5,
+                               .dt = 0.05,
+                               .sparse = way ? &sparse : NULL,
+                               .omega = omega,
+                               .kc = values,
+                               .ks = lagged ? values : NULL,
+                               .turn_cosine = 1,
+                               .zeta = 0.3,
+                               .psi_sine = 1,
+                               .tape = room(steps * stages * 4 * padded)};
+        const spo_flow_gradients to = {frequencies, slopes, kc, lagged ? ks : NULL, waiting, &count};
+        double *packed = room(spo_core_packed_size(n));
+        spo_flow used = flow;
+        spo_core_pack(n, knm, packed);
+        if (flow.symmetric && uniform(0, 1) < 0.5) used.packed = packed;
+        state[way] = room(n), grad[way] = room(n), found[way] = kc;
+        for (int64_t i = 0; i < n; ++i)
+            state[way][i] = 0.1 * (double)i, grad[way][i] = 1 - 0.2 * (double)(i % 7);
+        spo_core_follow(&used, state[way], steps / 2, -1, scratch);
+        spo_core_follow(&used, state[way], steps, 0, scratch);
+        spo_core_go_back(&used, grad[way], steps, 0, scratch, &to);
+        if (!way) spo_core_collect(n, &to);
+        check(finite_all(entries, kc) && finite_all(padded, frequencies) && finite_all(3, slopes), "flow", n);
+        free(frequencies), free(ks), free(waiting), free(scratch), free(flow.tape), free(packed);
+    }
+    double error = 0;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t e = k.start[i]; e < k.start[i + 1]; ++e)
+            error = fmax(error, fabs(found[1][e] - found[0][i * n + k.column[e]]));
+    check(error < 1e-9 && distance(n, grad[1], grad[0]) < 1e-9, "parity of sparse and dense steps back", n);
+    for (int way = 0; way < 2; ++way) free(state[way]), free(grad[way]), free(found[way]);
+    free(k.start), free(k.column), free(k.data), free(k.mean), free(omega), free(knm);
+}
+
 static void fuzz_vector_functions(int64_t n) {
     double *x = random_array(n, -800, 800), *y = room(n), *z = room(n);
     if (n > 2) x[n / 2] = 1e300, x[0] = INFINITY;
@@ -548,6 +672,8 @@ int main(int count, char **arguments) {
                 fuzz_walks(n);
                 fuzz_sparse(n);
                 fuzz_members(n);
+                fuzz_gradients(n);
+                fuzz_flow(n);
                 fuzz_vector_functions(n);
                 if (n % 3) continue;
                 fuzz_attention(n);
