@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise ImportError("spo_fast.torch needs PyTorch: pip install 'spo-fast[torch]'") from error
 
+from spo_fast.torch.boundary import IMPLEMENTATIONS
 from spo_fast.torch.context_pulse import (
     AlpertContextPulse,
     ChunkedContextPulse,
@@ -20,7 +21,7 @@ from spo_fast.torch.context_pulse import (
     StandardAttention,
     pulse_attention,
 )
-from spo_fast.torch.functional import IMPLEMENTATIONS, causal_attention, phase_attention
+from spo_fast.torch.functional import causal_attention, phase_attention
 from spo_fast.torch.layers import CausalSelfAttention, OscillatorAttention
 from spo_fast.torch.networks import modulate, simulate
 

@@ -18,8 +18,8 @@ from torch.autograd import Function
 from spo_fast import context_pulse
 from spo_fast.context_pulse import PulseOptions, parameter_shapes
 from spo_fast.torch import context_pulse_eager
-from spo_fast.torch.functional import _eager, _gradients, _once, _opaque, _require, _view
-from spo_fast.torch.layers import _head_width, _matrix, _reset_linear
+from spo_fast.torch.boundary import gradients, once, opaque, require, view, wants_eager
+from spo_fast.torch.layers import head_width, matrix, reset_linear
 
 _NAMES = ("q", "k", "v", "gate", "decay_logit", "A", "sink", "v_null")
 
@@ -72,7 +72,7 @@ def pulse_attention(
         By the kernel inside `torch.func` transforms and for second derivatives.
     """
     extras = {"gate": gate, "decay_logit": decay_logit, "A": A, "sink": sink, "v_null": v_null}
-    if _eager(implementation):
+    if wants_eager(implementation):
         checked = PulseOptions.checked(variant, **options)
         return context_pulse_eager.pulse_attention(q, k, v, checked, **extras)
     return _pulse_attention(dict(zip(_NAMES, (q, k, v, *extras.values()), strict=True)), variant, options)
@@ -87,7 +87,7 @@ class _PulseAttention(Function):
 
     @staticmethod
     def forward(ctx: Any, variant: str, options: dict[str, Any], *tensors: Tensor | None) -> Tensor:
-        arrays: dict[str, Any] = dict(zip(_NAMES, map(_view, tensors), strict=True))
+        arrays: dict[str, Any] = dict(zip(_NAMES, map(view, tensors), strict=True))
         out, ctx.state = context_pulse.pulse_attention(
             **arrays, variant=variant, workers=torch.get_num_threads(), **options
         )
@@ -95,16 +95,16 @@ class _PulseAttention(Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    @_once()
+    @once()
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises when one was written to
-        found = context_pulse.pulse_attention_vjp(ctx.state, _view(grad_out), workers=torch.get_num_threads())
-        return _gradients(ctx, (None, None, *(found.get(name) for name in _NAMES)))
+        found = context_pulse.pulse_attention_vjp(ctx.state, view(grad_out), workers=torch.get_num_threads())
+        return gradients(ctx, (None, None, *(found.get(name) for name in _NAMES)))
 
 
-@_opaque
+@opaque
 def _pulse_attention(tensors: dict[str, Tensor | None], variant: str, options: dict[str, Any]) -> Tensor:
-    _require(**tensors)
+    require(**tensors)
     return _PulseAttention.apply(variant, options, *tensors.values())
 
 
@@ -148,7 +148,7 @@ class _ContextPulse(nn.Module):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         for name, shape in parameter_shapes(variant, d_model, n_heads, d_head).items():
             if not name.startswith("gate_proj"):
-                self.register_parameter(name, _matrix(*shape, **factory))
+                self.register_parameter(name, matrix(*shape, **factory))
             elif name == "gate_proj.weight":
                 self.gate_proj = nn.Linear(d_model, shape[0], **factory)
         self.reset_parameters()
@@ -162,7 +162,7 @@ class _ContextPulse(nn.Module):
         matrices = {"W_Q", "W_K", "W_V", "W_O"}
         for name, parameter in self.named_parameters(recurse=False):
             if name in matrices:
-                _reset_linear(parameter)
+                reset_linear(parameter)
             else:
                 nn.init.zeros_(parameter)
         if self.variant in ("standard", "leaky"):
@@ -376,7 +376,7 @@ class ChunkedContextPulse(_ContextPulse):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        width = _head_width(d_model, n_heads)
+        width = head_width(d_model, n_heads)
         options: dict[str, Any] = {"chunk_size": chunk_size, "mask": mask, "wedge": wedge}
         options |= {"rotary": rotary, "normalise": normalise}
         super().__init__("chunked", d_model, n_heads, width, options, implementation, device, dtype)
@@ -424,7 +424,7 @@ class AlpertContextPulse(_ContextPulse):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        width = _head_width(d_model, n_heads)
+        width = head_width(d_model, n_heads)
         options: dict[str, Any] = {"chunk_size": chunk_size, "poly_order": poly_order, "mask": mask}
         options |= {"strict_causal": strict_causal, "wedge": wedge}
         options |= {"rotary": rotary, "normalise": normalise}

@@ -7,8 +7,6 @@ derivatives of any order, and is what `torch.func` and complete graphs of `torch
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,7 @@ from torch.autograd import Function
 
 from spo_fast import attention
 from spo_fast.torch import eager
-
-IMPLEMENTATIONS = ("kernel", "eager")
-_ADVICE = "implementation='eager' can do it"
+from spo_fast.torch.boundary import gradients, once, opaque, require, view, wants_eager
 
 
 def causal_attention(
@@ -76,7 +72,7 @@ def causal_attention(
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     masks: dict[str, Any] = {"scale": scale, "causal": causal, "key_mask": key_mask}
-    if _eager(implementation):
+    if wants_eager(implementation):
         return eager.causal_attention(q, k, v, sink=sink, sink_value=sink_value, **masks)
     return _causal_attention(q, k, v, sink, sink_value, masks)
 
@@ -162,67 +158,10 @@ def phase_attention(
         "static_query": static_query,
         "value_consensus": value_consensus,
     }
-    if _eager(implementation):
+    if wants_eager(implementation):
         return eager.phase_attention(c, s, v, weight, alpha, kappa, ramp, queries=queries, **dynamics)
     cq, sq = (None, None) if queries is None else queries
     return _phase_attention(c, s, v, weight, alpha, kappa, cq, sq, ramp, dynamics, keep)
-
-
-def _eager(implementation: str | None) -> bool:
-    if implementation not in (None, *IMPLEMENTATIONS):
-        listed = ", ".join(IMPLEMENTATIONS)
-        raise ValueError(f"implementation must be one of {listed}, got {implementation!r}")
-    return implementation == "eager"
-
-
-def _require(advice: str = _ADVICE, /, **tensors: Tensor | None) -> None:
-    """Refuse what the kernels cannot take, with advice what to do instead."""
-    if torch._C._are_functorch_transforms_active():
-        raise RuntimeError(f"the kernel does not work inside torch.func transforms such as vmap: {advice}")
-    for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        if tensor.device.type != "cpu":
-            raise ValueError(f"{name} must be on the CPU for the kernel, got {tensor.device}: {advice}")
-        if tensor.dtype not in (torch.float32, torch.float64, torch.bool):
-            raise ValueError(
-                f"{name} must be float32 or float64 for the kernel, got {tensor.dtype}: {advice}"
-            )
-
-
-def _view(tensor: Tensor | None) -> np.ndarray | None:
-    """Look at a tensor's memory as an array, whatever its strides."""
-    return None if tensor is None else tensor.detach().numpy()
-
-
-def _gradients(ctx: Any, arrays: tuple[np.ndarray | None, ...]) -> tuple[Tensor | None, ...]:
-    """Hand gradients over for the inputs that want one."""
-    wanted = ctx.needs_input_grad
-    return tuple(
-        torch.from_numpy(array) if array is not None and wanted[i] else None for i, array in enumerate(arrays)
-    )
-
-
-_Backward = Callable[..., tuple[Tensor | None, ...]]
-
-
-def _once(advice: str = _ADVICE) -> Callable[[_Backward], _Backward]:
-    """Refuse to be part of a graph of the gradients.
-
-    PyTorch's `once_differentiable` hands gradients over as constants when only saved tensors, not the
-    incoming gradient, depend on what is differentiated a second time: that would be silently wrong.
-    """
-
-    def refusing(backward: _Backward) -> _Backward:
-        @wraps(backward)
-        def checked(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-            if torch.is_grad_enabled():
-                raise RuntimeError(f"the kernel has no second derivatives (create_graph=True): {advice}")
-            return backward(ctx, *gradients)
-
-        return checked
-
-    return refusing
 
 
 class _CausalAttention(Function):
@@ -235,13 +174,13 @@ class _CausalAttention(Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, sink_value: Tensor | None, masks: dict
     ) -> Tensor:
-        ctx.options = masks | {"key_mask": _view(masks["key_mask"])}
+        ctx.options = masks | {"key_mask": view(masks["key_mask"])}
         out, lse = attention.causal_attention(
-            _view(q),
-            _view(k),
-            _view(v),
-            sink=_view(sink),
-            sink_value=_view(sink_value),
+            view(q),
+            view(k),
+            view(v),
+            sink=view(sink),
+            sink_value=view(sink_value),
             return_lse=True,
             workers=torch.get_num_threads(),
             **ctx.options,
@@ -252,14 +191,14 @@ class _CausalAttention(Function):
         return result
 
     @staticmethod
-    @_once()
+    @once()
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sink, sink_value, out = map(_view, ctx.saved_tensors)
+        q, k, v, sink, sink_value, out = map(view, ctx.saved_tensors)
         arrays = attention.causal_attention_vjp(
             q,
             k,
             v,
-            _view(grad_out.contiguous()),
+            view(grad_out.contiguous()),
             sink=sink,
             sink_value=sink_value,
             out=out,
@@ -267,7 +206,7 @@ class _CausalAttention(Function):
             workers=torch.get_num_threads(),
             **ctx.options,
         )
-        return *_gradients(ctx, arrays), None
+        return *gradients(ctx, arrays), None
 
 
 class _PhaseAttention(Function):
@@ -293,14 +232,14 @@ class _PhaseAttention(Function):
         keep: str,
     ) -> Tensor:
         out, ctx.state = attention.phase_attention(
-            _view(c),
-            _view(s),
-            _view(v),
-            _view(weight),
-            np.zeros_like(_view(weight)) if alpha is None else _view(alpha),
-            _view(kappa),
+            view(c),
+            view(s),
+            view(v),
+            view(weight),
+            np.zeros_like(view(weight)) if alpha is None else view(alpha),
+            view(kappa),
             ramp,
-            queries=None if cq is None else (_view(cq), _view(sq)),
+            queries=None if cq is None else (view(cq), view(sq)),
             keep=keep,
             workers=torch.get_num_threads(),
             **dynamics,
@@ -309,31 +248,29 @@ class _PhaseAttention(Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    @_once()
+    @once()
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises when one was written to
         found = attention.phase_attention_vjp(
-            ctx.state, _view(grad_out.contiguous()), workers=torch.get_num_threads()
+            ctx.state, view(grad_out.contiguous()), workers=torch.get_num_threads()
         )
         names = ("dc", "ds", "dv", "dweight", "dalpha", "dkappa", "dcq", "dsq")
-        return *_gradients(ctx, tuple(found.get(name) for name in names)), None, None, None
+        return *gradients(ctx, tuple(found.get(name) for name in names)), None, None, None
 
 
 # ---------------------------------------------------------------- the way to the kernels
 
-_opaque = torch.compiler.disable(reason="kernels of spo_fast cannot be traced: a graph ends before them")
 
-
-@_opaque
+@opaque
 def _causal_attention(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, sink_value: Tensor | None, masks: dict[str, Any]
 ) -> Tensor:
-    _require(q=q, k=k, v=v, key_mask=masks["key_mask"], sink=sink, sink_value=sink_value)
+    require(q=q, k=k, v=v, key_mask=masks["key_mask"], sink=sink, sink_value=sink_value)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # once, and not again for the reverse pass
     return _CausalAttention.apply(q, k, v, sink, sink_value, masks)
 
 
-@_opaque
+@opaque
 def _phase_attention(
     c: Tensor,
     s: Tensor,
@@ -348,7 +285,7 @@ def _phase_attention(
     keep: str,
 ) -> Tensor:
     tensors = {"c": c, "s": s, "v": v, "weight": weight, "alpha": alpha, "kappa": kappa, "cq": cq, "sq": sq}
-    _require(**tensors)
+    require(**tensors)
     wanted = any(tensor is not None and tensor.requires_grad for tensor in tensors.values())
     if not (wanted and torch.is_grad_enabled()):
         keep = "none"

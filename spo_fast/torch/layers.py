@@ -18,17 +18,19 @@ from spo_fast.torch.eager import rotate
 from spo_fast.torch.functional import causal_attention, phase_attention
 
 
-def _head_width(d_model: int, n_heads: int) -> int:
+def head_width(d_model: int, n_heads: int) -> int:
+    """Numbers of a token in a head."""
     if n_heads < 1 or d_model < 1 or d_model % n_heads:
         raise ValueError(f"n_heads must divide d_model, got {n_heads} and {d_model}")
     return d_model // n_heads
 
 
-def _matrix(*shape: int, **factory: Any) -> nn.Parameter:
+def matrix(*shape: int, **factory: Any) -> nn.Parameter:
+    """Return a parameter that has yet to be drawn."""
     return nn.Parameter(torch.empty(*shape, **factory))
 
 
-def _reset_linear(weight: Tensor, bias: Tensor | None = None) -> None:
+def reset_linear(weight: Tensor, bias: Tensor | None = None) -> None:
     """Draw as `nn.Linear` does: uniform within ±1 / sqrt(width of the input)."""
     bound = 1.0 / math.sqrt(weight.shape[1])
     nn.init.uniform_(weight, -bound, bound)
@@ -75,12 +77,12 @@ class CausalSelfAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if _head_width(d_model, n_heads) % 2:
+        if head_width(d_model, n_heads) % 2:
             raise ValueError(f"head width must be even for rotations, got {d_model // n_heads}")
         self.n_heads, self.freq_base, self.implementation = n_heads, freq_base, implementation
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.W_q, self.W_k, self.W_v, self.W_o = (_matrix(d_model, d_model, **factory) for _ in range(4))
-        self.b_v, self.b_o = ((_matrix(d_model, **factory) if bias else None) for _ in range(2))
+        self.W_q, self.W_k, self.W_v, self.W_o = (matrix(d_model, d_model, **factory) for _ in range(4))
+        self.b_v, self.b_o = ((matrix(d_model, **factory) if bias else None) for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -91,7 +93,7 @@ class CausalSelfAttention(nn.Module):
             (self.W_v, self.b_v),
             (self.W_o, self.b_o),
         ):
-            _reset_linear(weight, bias)
+            reset_linear(weight, bias)
 
     def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gather the queries, keys and values that `causal_attention` is called with.
@@ -203,7 +205,7 @@ class OscillatorAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        width = _head_width(d_model, n_heads)
+        width = head_width(d_model, n_heads)
         if separate_qk and width % 2:
             raise ValueError(f"head width must be even for separate_qk, got {width}")
         if pos not in POSITIONS:
@@ -224,20 +226,20 @@ class OscillatorAttention(nn.Module):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._names = ("W_qp", "W_kp") if separate_qk else ("W_c", "W_s")
         for name in self._names:
-            self.register_parameter(name, _matrix(d_model, d_model, **factory))
-        self.W_v, self.W_o = (_matrix(d_model, d_model, **factory) for _ in range(2))
-        self.b_v, self.b_o = ((_matrix(d_model, **factory) if bias else None) for _ in range(2))
-        self.w = _matrix(n_heads, m, **factory)
-        self.alpha = _matrix(n_heads, m, **factory) if lag else None
-        self.beta, self.kappa = (_matrix(n_heads, **factory) for _ in range(2))
+            self.register_parameter(name, matrix(d_model, d_model, **factory))
+        self.W_v, self.W_o = (matrix(d_model, d_model, **factory) for _ in range(2))
+        self.b_v, self.b_o = ((matrix(d_model, **factory) if bias else None) for _ in range(2))
+        self.w = matrix(n_heads, m, **factory)
+        self.alpha = matrix(n_heads, m, **factory) if lag else None
+        self.beta, self.kappa = (matrix(n_heads, **factory) for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the matrices as `nn.Linear` does, alpha ~ N(0, 0.1); w = 1, beta = 4, kappa = 0.5."""
         for weight in self._projections():
-            _reset_linear(weight)
-        _reset_linear(self.W_v, self.b_v)
-        _reset_linear(self.W_o, self.b_o)
+            reset_linear(weight)
+        reset_linear(self.W_v, self.b_v)
+        reset_linear(self.W_o, self.b_o)
         nn.init.ones_(self.w)
         nn.init.constant_(self.beta, 4.0)
         nn.init.constant_(self.kappa, 0.5)

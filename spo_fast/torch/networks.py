@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spo_fast import derivatives, kuramoto, modulation
-from spo_fast.torch.functional import _once, _require
+from spo_fast.torch.boundary import once, opaque, require
 
 _ADVICE = "there is no other implementation"
 _PROJECTIONS = ("w_q", "w_k", "w_v", "w_o")
-_opaque = torch.compiler.disable(reason="kernels of spo_fast cannot be traced: a graph ends before them")
 
 
 def modulate(
@@ -167,7 +166,7 @@ def simulate(
 def _checked(given: dict[str, Any]) -> torch.dtype:
     """Refuse what cannot be taken; return the type of the result."""
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-    _require(_ADVICE, **tensors)
+    require(_ADVICE, **tensors)
     for name, tensor in tensors.items():
         if tensor.dtype == torch.bool or tensor.layout != torch.strided:
             raise ValueError(
@@ -219,7 +218,7 @@ class _Modulate(Function):
         return torch.from_numpy(out).to(dtype)
 
     @staticmethod
-    @_once(_ADVICE)
+    @once(_ADVICE)
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         values = _saved(ctx)
         knm, theta, *weights, temperature, lambda_ = map(_plain, values)
@@ -257,7 +256,7 @@ class _Simulate(Function):
         return torch.from_numpy(run.final if settings["record_every"] is None else run.theta).to(dtype)
 
     @staticmethod
-    @_once(_ADVICE)
+    @once(_ADVICE)
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         values = _saved(ctx)
         found = derivatives.simulate_vjp(
@@ -287,14 +286,14 @@ def _arguments(
 # ---------------------------------------------------------------- the way to the kernels
 
 
-@_opaque
+@opaque
 def _modulate(given: tuple[Any, ...], settings: dict[str, Any]) -> Tensor:
     names = ("knm", "theta", *_PROJECTIONS, "temperature", "lambda_")
     dtype = _checked(dict(zip(names, given, strict=True)))
     return _Modulate.apply(settings, dtype, *given)
 
 
-@_opaque
+@opaque
 def _simulate(
     given: tuple[Any, ...],
     modulation: dict[str, Any] | None,
