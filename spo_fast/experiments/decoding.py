@@ -138,7 +138,9 @@ def execute(run: Run, settings: Record, report: Report) -> Record:
     pictures = _pictures()
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
-    with threadpool_limits(1):  # matrices so small are slower on more threads than on one
+    from spo_fast.experiments.training import one_thread
+
+    with one_thread(), threadpool_limits(1):  # matrices so small are slower on more threads than on one
         return _execute(run, pictures, report)
 
 
