@@ -97,6 +97,19 @@ def errors():
     yield Unavailable("nothing to load")
 
 
+def failed_sweeps():
+    xarray = pytest.importorskip("xarray")
+    results = xarray.Dataset({"result": ("x", [1.0, np.nan])}, {"x": [0.5, 1.5]})
+    yield spo_fast.SweepError("one run failed", results, [({"x": 1.5}, ValueError("no such network"))])
+
+
+def gradients():
+    _, theta, omega, knm, alpha, even = draw()
+    yield spo_fast.modulate_vjp(even, theta, np.ones((6, 6)))
+    yield spo_fast.simulate_vjp(theta, omega, knm, np.ones(6), dt=0.1, n_steps=3, alpha=alpha)
+    yield spo_fast.simulate_vjp(theta, 1.0, sparse_array(), np.ones(6), dt=0.1, n_steps=2, modulation={})
+
+
 def attention_states():
     from spo_fast import attention, context_pulse
 
@@ -210,7 +223,10 @@ def contents(thing):
     if isinstance(thing, type):
         return thing
     if isinstance(thing, BaseException):
-        return [type(thing).__name__, str(thing), contents(getattr(thing, "result", None))]
+        held = [contents(getattr(thing, name, None)) for name in ("result", "dataset", "failures")]
+        return [type(thing).__name__, str(thing), held]
+    if hasattr(thing, "data_vars"):
+        return [array.values for array in thing.variables.values()]
     if dataclasses.is_dataclass(thing):
         return [contents(getattr(thing, field.name)) for field in dataclasses.fields(thing)]
     if hasattr(thing, "toarray"):
@@ -232,8 +248,8 @@ def alike(first, second):
 
 
 FAMILIES = (
-    modulators, engines, simulations, errors, attention_states, streams, networks, sparse_networks, records,
-    torch_layers, plans,
+    modulators, engines, simulations, errors, failed_sweeps, gradients, attention_states, streams, networks,
+    sparse_networks, records, torch_layers, plans,
 )  # fmt: skip
 
 

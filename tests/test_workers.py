@@ -185,7 +185,7 @@ def test_bits_of_ensembles(sparse_backend, rng, kind, members):
 
 def test_members_are_followed_by_python_threads_until_one_cannot_be(monkeypatch, rng):
     """The error of a thread is that of the call, and nobody goes on."""
-    from spo_fast import ensemble
+    from spo_fast import runs
 
     turns = []
 
@@ -197,7 +197,7 @@ def test_members_are_followed_by_python_threads_until_one_cannot_be(monkeypatch,
         bar.update(count)
         return 0
 
-    monkeypatch.setattr(ensemble, "advance", fails)
+    monkeypatch.setattr(runs, "advance", fails)
     knm, theta = np.ones((4, 4)) - np.eye(4), rng.random((500, 4))
     given = {"dt": 0.1, "n_steps": 1, "method": "rk45", "backend": "numpy", "workers": 2}
     with pytest.raises(MemoryError, match="no room"):
