@@ -431,8 +431,8 @@ def test_public_names():
         "euler_step", "factors", "factors_sparse", "gate", "gate_vjp", "inspect_coupling",
         "lagged_coupling", "leaky_scan", "leaky_scan_vjp", "modulate", "modulate_moments",
         "modulate_sparse", "modulate_sparse_vjp", "modulate_vjp", "moments_room_size", "order_parameter",
-        "phase_attend", "phase_attend_vjp", "resonance", "resonance_vjp", "rhs", "rhs_sparse", "rk45_step", "rk4_step", "series_of",
-        "token_moments", "turn", "turn_vjp", "unnormalise",
+        "phase_attend", "phase_attend_vjp", "resonance", "resonance_vjp", "rhs", "rhs_sparse", "rk45_step",
+        "rk4_step", "series_of", "token_moments", "turn", "turn_vjp", "unnormalise",
     }  # fmt: skip
     assert all(hasattr(kernels, name) for name in kernels.__all__)
 
