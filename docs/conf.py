@@ -64,9 +64,15 @@ def add_contents(app, docname, source):
         source[0] += "\n" + table_of_contents()
 
 
+def read_the_first_page_again(app, env, added, changed, removed):
+    """Its table of contents is another one when pages come or go."""
+    return ["index"] if added or removed else []
+
+
 def setup(app):
     """Register what this file adds."""
     app.connect("source-read", add_contents)
+    app.connect("env-get-outdated", read_the_first_page_again)
 
 
 # ---------------------------------------------------------------- Markdown and notebooks
