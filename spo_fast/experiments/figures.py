@@ -131,7 +131,7 @@ def plot_finals(chosen: Mapping[str, Outcome], axes: Axes | None = None) -> Axes
         finals = [record["final"] for record in outcome.records]
         axes.barh(place, np.mean(finals), 0.7, color=_style(place)["color"], alpha=0.6)
         axes.plot(finals, [place] * len(finals), ".", color="black", markersize=3)
-        axes.text(0.01, place, f"{np.mean(finals):.3f}", va="center", fontsize=7)
+        axes.text(1.04, place, f"{np.mean(finals):.3f}", va="center", fontsize=7)  # beside the bars
     axes.set(xlabel="final accuracy", xlim=(0.0, 1.02))
     axes.set_yticks(range(len(chosen)), [outcome.label for outcome in chosen.values()], fontsize=8)
     axes.invert_yaxis()
