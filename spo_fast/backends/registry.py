@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,6 +97,38 @@ def check_name(name: Any) -> None:
     if not isinstance(name, str) or name not in (*NAMES, "auto"):
         listed = ", ".join(repr(known) for known in ("auto", *NAMES))
         raise ValueError(f"backend must be one of {listed}, got {name!r}")
+
+
+def load_part(package: str, modules: Mapping[str, str], what: str, name: str) -> Any:
+    """Return the module of a backend for work that not all of them do.
+
+    Parameters
+    ----------
+    package : str
+        Where the modules are.
+    modules : mapping of str to str
+        Backends that have one, with its name.
+    what : str
+        The work, for messages.
+    name : str
+        Of a backend.
+
+    Raises
+    ------
+    ValueError
+        If `name` is no name of a backend, or that of one without this work.
+    RuntimeError
+        If the backend cannot be loaded, with the reason and how to get it.
+    """
+    check_name(name)
+    if name not in modules:
+        listed = ", ".join(repr(known) for known in ("auto", *modules))
+        raise ValueError(f"backend must be one of {listed} for {what}, got {name!r}")
+    load(name)
+    try:
+        return import_module(f"{package}.{modules[name]}")
+    except ImportError as error:
+        raise RuntimeError(f"backend {name!r} cannot be used for {what}: {error}; build it again") from error
 
 
 def _load_default() -> Any:

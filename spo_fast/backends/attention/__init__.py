@@ -7,7 +7,6 @@ dtype when they come here; `reference` says what is computed.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from spo_fast.backends import registry
@@ -33,17 +32,7 @@ def load(name: str | None = None) -> Any:
     """
     if name is None or (isinstance(name, str) and name == "auto"):
         return _default[0] if _default else _load_default()
-    registry.check_name(name)
-    if name not in _MODULES:
-        listed = ", ".join(repr(known) for known in ("auto", *_MODULES))
-        raise ValueError(f"backend must be one of {listed} for attention, got {name!r}")
-    registry.load(name)
-    try:
-        return import_module(f"{__name__}.{_MODULES[name]}")
-    except ImportError as error:
-        raise RuntimeError(
-            f"backend {name!r} cannot be used for attention: {error}; build it again"
-        ) from error
+    return registry.load_part(__name__, _MODULES, "attention", name)
 
 
 def _load_default() -> Any:

@@ -7,7 +7,6 @@ says what is computed.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -33,18 +32,9 @@ def load(name: str | None = None) -> Any:
     RuntimeError
         If the backend cannot be loaded, with the reason and how to get it.
     """
-    if name is not None:
-        registry.check_name(name)
-        if name not in (*_MODULES, "auto"):
-            listed = ", ".join(repr(known) for known in ("auto", *_MODULES))
-            raise ValueError(f"backend must be one of {listed} for derivatives, got {name!r}")
-    found = registry.load(name).NAME
-    try:
-        return import_module(f"{__name__}.{_MODULES[found]}")
-    except ImportError as error:
-        raise RuntimeError(
-            f"backend {found!r} cannot be used for derivatives: {error}; build it again"
-        ) from error
+    if name is None or (isinstance(name, str) and name == "auto"):
+        name = registry.load().NAME
+    return registry.load_part(__name__, _MODULES, "derivatives", name)
 
 
 def mirror_of(coupling: SparseCoupling) -> np.ndarray:
