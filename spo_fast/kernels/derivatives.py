@@ -36,6 +36,7 @@ from .vectormath import sincos, wrap
 
 _TILE = 8  # rows and columns of a matrix that are added to their mirror image at once
 _LN_2 = math.log(2.0)
+WORK_ROWS = 9  # scratch of steps: four slopes, a trial state, what a stage keeps; seven rows on the way back
 
 
 @kernel()
@@ -732,7 +733,7 @@ def follow(theta, steps, slot, dt, omega, coupling, drive, tape, work):
         cos lag, sin lag, zeta sin psi, zeta cos psi.
     tape : ndarray, shape (room, S, 4, N)
         S = 1: Euler steps; S = 4: classical Runge-Kutta.
-    work : ndarray, shape (9, N)
+    work : ndarray, shape (WORK_ROWS, N)
         Scratch. Cost 2 S N**2 multiply-adds a step.
     """
     k1, k2, k3, k4, trial = work[0], work[1], work[2], work[3], work[4]
@@ -797,7 +798,7 @@ def _edges_transposed(coupling, x, y, along, across, sine, cosine, grad_kc, grad
 
 @kernel()
 def _add_outer(first, second, a, b, factor, count, out):
-    """Out += factor * sum over r < count of first_r a_r^T + second_r b_r^T, four r in a sweep over a row."""
+    """Out += factor * sum over r < count of first_r a_r^T + second_r b_r^T, two r in a sweep over a row."""
     for i in range(out.shape[0]):
         row = out[i]
         for r in range(0, count - count % 2, 2):
@@ -849,10 +850,11 @@ def _stage_back(kept, grad, coupling, drive, buffer, filled, omega, slopes, grad
         across[i] = 0.0
         omega[i] += grad[i]
         out[i] = y[i] * p[i] + x[i] * q[i]
+        driven = grad[i] * (drive[2] * sine[i] + drive[3] * cosine[i])
         lag -= out[i]
-        out[i] += grad[i] * (drive[2] * sine[i] + drive[3] * cosine[i])
+        out[i] += driven
         zeta += grad[i] * (drive[4] * cosine[i] - drive[5] * sine[i])
-        psi += grad[i] * (drive[2] * sine[i] + drive[3] * cosine[i])
+        psi += driven
     slopes[0] += lag
     slopes[1] += zeta
     slopes[2] += psi
@@ -910,7 +912,7 @@ def go_back(
     grad_kc, grad_ks : ndarray
         Gradients at K cos and K sin, of the shape of the coupling's values; the second is empty without lags
         of each pair. They grow.
-    work : ndarray, shape (9, N)
+    work : ndarray, shape (WORK_ROWS, N)
         Scratch.
 
     Returns

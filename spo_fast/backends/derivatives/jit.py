@@ -24,8 +24,6 @@ from spo_fast.validation import (
     explain_refusal,
 )
 
-_WORK_ROWS = 9  # of the kernels of steps
-
 __all__ = ["NAME", "Flow", "modulate_sparse_vjp", "modulate_vjp"]
 
 
@@ -89,7 +87,7 @@ class Flow(_Flow):
     def __init__(self, network: Network, method: str, dt: float) -> None:
         super().__init__(network, method, dt)
         self._buffer = np.empty((KEPT, 0 if self._pattern else DEPTH, self.n))
-        self._work = np.empty((_WORK_ROWS, self.n))
+        self._work = np.empty((kernels.WORK_ROWS, self.n))
         self._omega = jit._writable(network.omega)
         self._turn = np.concatenate([self._drive, [np.sin(network.psi), np.cos(network.psi)]])
 
