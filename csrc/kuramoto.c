@@ -38,9 +38,8 @@ static int64_t packed_half(int64_t n) {
  * So K' that serves once is never made. K' that serves more often is kept, but written below SMALL, where
  * packing has more to fill up than to save, and never made where it is two matrices that leave the cache,
  * unless it serves very often. With AVX-512 the same limits hold. K itself is worth packing where it does not
- * fit the second cache. */
+ * fit the second cache (SPO_HALF_FROM). */
 #define SMALL 64             /* oscillators */
-#define HALF_FROM 400        /* oscillators */
 #define LAGGED_LIMIT 400     /* oscillators */
 #define LAGGED_EVALUATIONS 8 /* from which two matrices are kept at any size */
 
@@ -57,7 +56,7 @@ static int32_t wanted_walk(const spo_network *network, const spo_sparse *sparse,
     if (wish == SPO_WALK_WHOLE || sparse) return SPO_WALK_WHOLE;
     if (!m) {
         if (network->alpha || wish == SPO_WALK_FUSED) return SPO_WALK_WHOLE;
-        return wish == SPO_WALK_KEPT || n >= HALF_FROM ? SPO_WALK_KEPT : SPO_WALK_WHOLE;
+        return wish == SPO_WALK_KEPT || n >= SPO_HALF_FROM ? SPO_WALK_KEPT : SPO_WALK_WHOLE;
     }
     const int64_t count = evaluations(network, method);
     if (m->lambda == 0) return SPO_WALK_WHOLE;

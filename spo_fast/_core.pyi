@@ -186,6 +186,7 @@ def unnormalise(
 ) -> None: ...
 
 FLOW_DEPTH: int
+HALF_FROM: int
 
 def modulate_vjp(
     knm: np.ndarray, theta: np.ndarray, grad: np.ndarray, parameters: ModulationParameters, *, workers: int

@@ -1503,8 +1503,10 @@ cdef extern from "spo_fast_core.h" nogil:
     void spo_core_collect(int64_t, const spo_flow_gradients *)
     enum: SPO_EXACTLY_SYMMETRIC
     enum: SPO_FLOW_DEPTH
+    enum: SPO_HALF_FROM
 
 FLOW_DEPTH = SPO_FLOW_DEPTH
+HALF_FROM = SPO_HALF_FROM
 INT64 = np.dtype(np.int64)
 
 

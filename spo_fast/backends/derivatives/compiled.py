@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from spo_fast._core import FLOW_DEPTH, Steps, modulate_sparse_vjp, modulate_vjp
+from spo_fast._core import FLOW_DEPTH, HALF_FROM, Steps, modulate_sparse_vjp, modulate_vjp
 from spo_fast.backends.derivatives.flow import KEPT, STAGES
 from spo_fast.backends.derivatives.flow import Flow as _Flow
 from spo_fast.validation import Network, SparseCoupling
 
 NAME = "cython"
-
-_PACK_FROM = 400  # oscillators from which a coupling is read faster from half of it, as in csrc/kuramoto.c
 
 __all__ = ["NAME", "Flow", "modulate_sparse_vjp", "modulate_vjp"]
 
@@ -42,7 +40,7 @@ class Flow(_Flow):
         """Take a coupling."""
         super().couple(values, symmetric=symmetric)
         self._steps.couple(self._kc, self._ks if self._lagged else None, symmetric)
-        serves_long = self._network.modulation is None and self.n >= _PACK_FROM
+        serves_long = self._network.modulation is None and self.n >= HALF_FROM
         if symmetric and serves_long and not self._lagged and not values.diagonal().any():
             self._steps.pack()
 
