@@ -183,13 +183,13 @@ def modulate(
             plan = _new_default_plan(key)
         if type(knm) is _Array:
             return plan(knm, theta, out)
+        knm = plain_matrix(knm)
     else:
         crew = integer(workers, "workers", 1)
         knm = plain_matrix(knm)
         algorithm_for(knm, algorithm, block_size)
         weights = (w_q, w_k, w_v, w_o)
         plan = _plan(weights, n_heads, block_size, temperature, lambda_, projection_seed, backend, crew)
-    knm = plain_matrix(knm)
     if is_sparse(knm):
         return _modulate_sparse(plan, as_sparse_coupling(knm, symmetric=True), theta, out)
     return plan(knm, theta, out, algorithm)
