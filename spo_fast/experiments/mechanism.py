@@ -78,8 +78,9 @@ def _measure(model: Model, batch: Batch) -> dict[str, Tensor]:
     rows = torch.arange(len(batch))
     steps = []
     x = model.embedding(torch.from_numpy(batch.tokens))
+    queries = model.first_phases(x) if model.first_asks else None
     for _ in range(model.loops):
-        for attention, aligned in _walk(block.attention, block.norm_attention(x)):
+        for attention, aligned in _walk(block.attention, block.norm_attention(x), queries):
             steps.append(
                 (
                     aligned[rows, :, answers].mean(),
@@ -87,7 +88,7 @@ def _measure(model: Model, batch: Batch) -> dict[str, Tensor]:
                     torch.special.entr(attention).sum(-1).exp().mean(),
                 )
             )
-        x = block(x)
+        x = block(x, queries)
     to_answer, to_key = attention[rows, :, answers], attention[rows, :, answers - 1]
     alignment, coupling, spread = (torch.stack(values) for values in zip(*steps, strict=True))
     return {
@@ -101,18 +102,18 @@ def _measure(model: Model, batch: Batch) -> dict[str, Tensor]:
     }
 
 
-def _walk(layer: OscillatorAttention, x: Tensor) -> Any:
+def _walk(layer: OscillatorAttention, x: Tensor, queries: tuple[Tensor, Tensor] | None = None) -> Any:
     """Yield attention of the last token and its alignment with every token, each (B, H, N), step by step."""
     from spo_fast.torch.eager import initial_phases, phase_steps
 
-    arguments, options = layer.dynamics(x)
+    arguments, options = layer.dynamics(x, queries)
     asking = None
     if options["queries"] is not None:
         cosine, sine = options["queries"]
         asking = initial_phases(cosine, sine, layer.ramp)[:, :, -1:]
     lag = 0.0 if layer.alpha is None else layer.alpha[:, None, :]
     for attention, theta, _ in phase_steps(*arguments, **options):
-        if asking is None or not (layer.static_query or layer.separate_qk):
+        if asking is None or not (layer.static_query or options["queries"] is not None):
             asking = theta[:, :, -1:]
         yield attention[:, :, -1], (asking - theta - lag).cos().mean(-1)
 

@@ -32,9 +32,10 @@ class Block(nn.Module):
         self.attention = attention
         self.mlp = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, N, d) to (B, N, d)."""
-        x = x + self.attention(self.norm_attention(x))
+    def forward(self, x: Tensor, queries: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Map (B, N, d) to (B, N, d); with queries, of `OscillatorAttention`, these phases ask."""
+        h = self.norm_attention(x)
+        x = x + (self.attention(h) if queries is None else self.attention(h, queries))
         return x + self.mlp(self.norm_mlp(x))
 
 
@@ -50,7 +51,7 @@ class Model(nn.Module):
 
     def __init__(self, spec: Spec, implementation: str | None = None) -> None:
         super().__init__()
-        self.loops = spec.loops
+        self.loops, self.first_asks = spec.loops, spec.first_asks
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(Block(_attention(spec, implementation)) for _ in range(spec.layers))
         self.readout = nn.Linear(WIDTH, VOCABULARY)
@@ -58,10 +59,27 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (B, N) to scores (B, 64) of what comes next."""
         x = self.embedding(tokens)
+        queries = self.first_phases(x) if self.first_asks else None
         for _ in range(self.loops):
             for block in self.blocks:
-                x = block(x)
+                x = block(x, queries)
         return self.readout(x[:, -1])
+
+    def first_phases(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Project what stands before the one block onto cosine and sine parts.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, N, d)
+
+        Returns
+        -------
+        tuple of Tensor, shape (B, N, H, m)
+        """
+        (block,) = self.blocks
+        assert isinstance(block, Block) and isinstance(block.attention, OscillatorAttention)
+        c, s, _ = block.attention.phases(block.norm_attention(x))
+        return c, s
 
 
 def _attention(spec: Spec, implementation: str | None) -> nn.Module:

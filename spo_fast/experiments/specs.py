@@ -27,6 +27,8 @@ class Spec:
         Blocks, each with its own parameters.
     loops : int
         How often all blocks are applied.
+    first_asks : bool
+        Through all loops of one block of oscillators the phases ask that the tokens have before the first.
     options : dict
         Of `OscillatorAttention`.
     """
@@ -35,6 +37,7 @@ class Spec:
     oscillators: bool = True
     layers: int = 1
     loops: int = 1
+    first_asks: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -55,9 +58,10 @@ MODELS = {
     "separate-looped": Spec(
         "separate q, k, T 1 looped ×4", loops=4, options={"steps": 1, "separate_qk": True}
     ),
+    "first-looped": Spec("first phases ask, T 1 looped ×4", loops=4, first_asks=True, options={"steps": 1}),
 }
 
-VARIANTS = ("half-steps", "sixteen-steps", "looped-2", "separate-looped")
+VARIANTS = ("half-steps", "sixteen-steps", "looped-2", "separate-looped", "first-looped")
 PROTOCOL = tuple(name for name in MODELS if name not in VARIANTS)  # the ten models
 
 

@@ -270,12 +270,16 @@ class OscillatorAttention(nn.Module):
         c, s = second.unflatten(-1, (2, self.n_heads, -1)).unbind(-3)
         return c, s, (cq, sq)
 
-    def dynamics(self, x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def dynamics(
+        self, x: Tensor, queries: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Gather what `phase_attention` is called with.
 
         Parameters
         ----------
         x : Tensor, shape (B, N, d)
+        queries : pair of Tensors, optional
+            See `forward`.
 
         Returns
         -------
@@ -284,29 +288,32 @@ class OscillatorAttention(nn.Module):
         options : dict
             Of the dynamics.
         """
-        c, s, queries = self.phases(x)
+        c, s, own = self.phases(x)
         v = F.linear(x, self.W_v, self.b_v).unflatten(-1, (self.n_heads, -1))
         weight = self.score_scale * self.beta[:, None] * self.w
         return (c, s, v, weight, self.alpha, self.kappa, self.ramp), {
             "steps": self.steps,
             "dt": self.dt,
-            "queries": queries,
+            "queries": own if queries is None else queries,
             "static_query": self.static_query,
             "value_consensus": self.value_consensus,
         }
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, queries: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Attend.
 
         Parameters
         ----------
         x : Tensor, shape (B, N, d)
+        queries : pair of Tensors of shape (B, N, H, m), optional
+            Cosine and sine parts of phases that ask in the place of x's own, such as `phases` returned for
+            what the tokens were in an earlier layer.
 
         Returns
         -------
         Tensor, shape (B, N, d)
         """
-        arguments, options = self.dynamics(x)
+        arguments, options = self.dynamics(x, queries)
         out = phase_attention(*arguments, **options, keep=self.keep, implementation=self.implementation)
         return F.linear(out.flatten(2), self.W_o, self.b_o)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from spo_fast.experiments import models
 from spo_fast.experiments.specs import MODELS, PROTOCOL
+from spo_fast.torch import phase_attention
 
 COUNTS = {
     "softmax": 58_112,
@@ -52,6 +54,25 @@ def test_parts_of_the_smallest_model():
         for prefix in ("embedding", "blocks.0.norm", "blocks.0.attention", "blocks.0.mlp", "readout")
     }
     assert list(part.values()) == [4096, 256, 16_512, 33_088, 4160]
+
+
+def test_phases_of_the_embedding_ask_in_every_loop():
+    """Each pass is written out: the asking phases are given to the layer, the moving ones are its own."""
+    model = models.build("first-looped", 0)
+    (block,) = model.blocks
+    layer = block.attention
+    x = model.embedding(tokens())
+    queries = layer.phases(block.norm_attention(x))[:2]
+    for step in range(4):
+        h = block.norm_attention(x)
+        arguments, options = layer.dynamics(h)
+        out = phase_attention(*arguments, **(options | {"queries": queries}))
+        if step == 0:  # the asking phases are the layer's own there: queries that stay where they started
+            still = phase_attention(*arguments, **(options | {"static_query": True}))
+            torch.testing.assert_close(out, still)
+        x = x + F.linear(out.flatten(2), layer.W_o, layer.b_o)
+        x = x + block.mlp(block.norm_mlp(x))
+    torch.testing.assert_close(model(tokens()), model.readout(x[:, -1]))
 
 
 def test_loops_apply_the_same_block_again():
