@@ -171,7 +171,8 @@ def test_the_mechanism_is_what_the_sums_say(name):
 
 
 @pytest.mark.parametrize(
-    "name, length", [("static-looped", 8), ("first-looped", 8), ("separate", 5), ("no-steps", 1), ("no-lag", 5)]
+    "name, length",
+    [("static-looped", 8), ("first-looped", 8), ("separate", 5), ("no-steps", 1), ("no-lag", 5)],
 )
 def test_every_oscillator_has_a_mechanism(name, length):
     drawn = tasks.pairs(np.random.default_rng(0), 5, 8)
