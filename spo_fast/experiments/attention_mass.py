@@ -45,18 +45,18 @@ def _gathers(outcome: Outcome) -> tuple[str, bool]:
 
 def _draw(records: Sequence[Record], figure: Figure) -> None:
     groups = _groups(records)
-    for axes, time in zip(figure.subplots(1, 2, sharey=True), pulse_scores.TIMES, strict=True):
+    for ax, time in zip(figure.subplots(1, 2, sharey=True), pulse_scores.TIMES, strict=True):
         left = np.zeros(len(groups))
         for place, name in enumerate(("first", "sink")):
             shares = np.array([share(group, name, time) for group in groups])
-            axes.barh(range(len(groups)), shares, 0.7, left, label=name, color=figures.COLOURS[place])
+            ax.barh(range(len(groups)), shares, 0.7, left, label=name, color=figures.COLOURS[place])
             left += shares
-        axes.barh(range(len(groups)), 1.0 - left, 0.7, left, label="elsewhere", color="#DDDDDD")
-        axes.set(title=f"{time} training", xlabel="attention", xlim=(0.0, 1.0))
-        axes.set_yticks(range(len(groups)), [group.label for group in groups], fontsize=8)
+        ax.barh(range(len(groups)), 1.0 - left, 0.7, left, label="elsewhere", color="#DDDDDD")
+        ax.set(title=f"{time} training", xlabel="attention", xlim=(0.0, 1.0))
+        ax.set_yticks(range(len(groups)), [group.label for group in groups], fontsize=8)
     if groups:
-        axes.invert_yaxis()
-        axes.legend(fontsize=7)
+        ax.invert_yaxis()
+        ax.legend(fontsize=7)
 
 
 STUDY = Study(

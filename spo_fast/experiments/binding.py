@@ -187,13 +187,13 @@ def _draw(records: Sequence[Record], figure: Figure) -> None:
     plot(records, figure.subplots())
 
 
-def plot(records: Sequence[Record], axes: Axes | None = None) -> Axes:
+def plot(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     """Draw accuracy over time, a line a kind of network.
 
     Parameters
     ----------
     records : sequence of dict
-    axes : Axes, optional
+    ax : Axes, optional
         Where to draw; a new figure by default.
 
     Returns
@@ -204,7 +204,7 @@ def plot(records: Sequence[Record], axes: Axes | None = None) -> Axes:
     lines = {outcome.label: [record["accuracy"] for record in outcome.records] for outcome in groups}
     times = groups[0].records[0]["time"] if groups else None
     return figures.plot_steps(
-        lines, axes, times=times, xlabel="time", ylabel="elements in the right group", chance=CHANCE
+        lines, ax, times=times, xlabel="time", ylabel="elements in the right group", chance=CHANCE
     )
 
 

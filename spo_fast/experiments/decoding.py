@@ -201,13 +201,13 @@ def _draw(records: Sequence[Record], figure: Figure) -> None:
     plot(records, figure.subplots())
 
 
-def plot(records: Sequence[Record], axes: Axes | None = None) -> Axes:
+def plot(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     """Draw the accuracies of probe and trained readout over the steps of the dynamics.
 
     Parameters
     ----------
     records : sequence of dict
-    axes : Axes, optional
+    ax : Axes, optional
         Where to draw; a new figure by default.
 
     Returns
@@ -219,7 +219,7 @@ def plot(records: Sequence[Record], axes: Axes | None = None) -> Axes:
         for name, key in (("probe", "accuracy"), ("readout", "readout")):
             if outcome.model != "untrained" or key == "accuracy":
                 lines[f"{outcome.label}, {name}"] = [record[key] for record in outcome.records]
-    return figures.plot_steps(lines, axes, ylabel="class read from the phases", chance=1.0 / CLASSES)
+    return figures.plot_steps(lines, ax, ylabel="class read from the phases", chance=1.0 / CLASSES)
 
 
 def _tabulate(records: Sequence[Record]) -> list[str]:

@@ -165,9 +165,9 @@ def _more_on_the_answer(records: Sequence[Record]) -> tuple[str, bool] | None:
 
 def _draw(records: Sequence[Record], figure: Figure) -> None:
     chosen = _chosen(records)
-    for axes, name in zip(figure.subplots(1, 3), ("alignment", "coupling", "spread"), strict=True):
+    for ax, name in zip(figure.subplots(1, 3), ("alignment", "coupling", "spread"), strict=True):
         lines = {o.label: [r["mechanism"][name] for r in o.records] for o in chosen.values()}
-        figures.plot_steps(lines, axes, ylabel=name)
+        figures.plot_steps(lines, ax, ylabel=name)
 
 
 def _tabulate(records: Sequence[Record]) -> list[str]:

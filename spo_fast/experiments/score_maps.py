@@ -87,14 +87,14 @@ def _draw(records: Sequence[Record], figure: Figure) -> None:
     groups = [group for group in _groups(records) if group.model in MAPPED]
     grid = figure.subplots(len(TIMES), len(MAPPED), squeeze=False)
     for row, time in zip(grid, TIMES, strict=True):
-        for axes, name in zip(row, MAPPED, strict=True):
+        for ax, name in zip(row, MAPPED, strict=True):
             maps = [
                 r["scores"][time]["map"] for group in groups if group.model == name for r in group.records
             ]
             if maps:
-                figures.plot_map(np.mean(maps, axis=0), axes).set_title(f"{LABELS[name]}, {time}", fontsize=8)
+                figures.plot_map(np.mean(maps, axis=0), ax).set_title(f"{LABELS[name]}, {time}", fontsize=8)
             else:
-                axes.set_axis_off()
+                ax.set_axis_off()
 
 
 def _tabulate(records: Sequence[Record]) -> list[str]:

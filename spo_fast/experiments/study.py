@@ -199,8 +199,8 @@ def trained(
         widths = (3, 3, 2) if split else (3, 2)
         left, *middle, right = figure.subplots(1, len(widths), width_ratios=widths)
         figures.plot_learning(chosen, left)
-        for axes in middle:
-            figures.plot_losses(chosen, axes)
+        for ax in middle:
+            figures.plot_losses(chosen, ax)
         figures.plot_finals(chosen, right)
 
     def tabulate(records: Sequence[Record]) -> list[str]:
