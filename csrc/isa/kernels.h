@@ -161,7 +161,8 @@ typedef struct spo_pulse_kernels {
                           void *dk, void *scratch);
 } spo_pulse_kernels;
 
-/* Kernels of the way back (isa/derivatives.h). Scratches are counted in doubles. */
+/* Kernels of the way back (isa/reverse_modulation.h, isa/reverse_steps.h). Scratches are counted in doubles.
+ */
 typedef struct spo_derivative_kernels {
     int64_t (*scratch)(int64_t n, const spo_modulation *modulation, int32_t workers);
     int64_t (*sparse_scratch)(int64_t n, const spo_sparse *sparse, const spo_modulation *modulation);
