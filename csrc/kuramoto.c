@@ -38,7 +38,15 @@ static int64_t packed_half(int64_t n) {
  * So K' that serves once is never made. K' that serves more often is kept, but written below SMALL, where
  * packing has more to fill up than to save, and never made where it is two matrices that leave the cache,
  * unless it serves very often. With AVX-512 the same limits hold. K itself is worth packing where it does not
- * fit the second cache (SPO_HALF_FROM). */
+ * fit the first cache (SPO_HALF_FROM): microseconds of an Euler step without modulation,
+ *
+ *     N                                 64     96    128    192    256    320    400    512
+ *     AVX-512: K whole                0.48   0.95    2.0    4.2    7.6    8.8     19     48
+ *       packed                        0.48   0.96    1.5    2.9    5.1    7.8     12     20
+ *     AVX2: K whole                   0.73    1.6    2.3    4.8     10     13     24     47
+ *       packed                        0.68    1.3    2.0    4.1    7.5     11     17     26
+ *
+ * while packing costs what it saves in some ten steps. */
 #define SMALL 64             /* oscillators */
 #define LAGGED_LIMIT 400     /* oscillators */
 #define LAGGED_EVALUATIONS 8 /* from which two matrices are kept at any size */

@@ -29,7 +29,8 @@ METHODS = tuple(TABLEAUX)
 BUDGET = 0.10  # what modulation may add to a step
 WORKERS = 2  # of the modulation that is held against the other package's step, beside one
 ERROR_STEPS = 1000
-TRIES = 6  # of k, each a tenth larger than the one before: noise must not drive it off
+TRIES = 6  # of k,
+MOST_TIMES = 8  # that which would do if steps with K' cost what un-modulated ones do
 # Evaluations of the right-hand side in a step: the last one of an adaptive method is the next step's first.
 STAGES = {name: method.stages - bool(method.error) for name, method in TABLEAUX.items()}
 D_MODEL = 8  # of the default projections
@@ -107,7 +108,7 @@ class Row:
     bound : float or None
         Least time of a modulated step here; None without the native core.
     rarely : Rarely
-        The smallest k that keeps the budget.
+        The smallest k that keeps the budget; the nearest that was tried where its overhead is above.
     orchestrator_step, orchestrator_run : float or None
         One un-modulated step of the other package through ``step``, and inside ``run``.
     """
@@ -222,18 +223,29 @@ def _bound(n: int, method: str, attention: float) -> float | None:
 
 
 def _rarely(n: int, method: str, backend: str | None, overhead: float, rounds: int, seconds: float) -> Rarely:
-    """Find the smallest k that keeps the budget: by division first, then a little more where that misses."""
-    k = max(1, math.ceil(overhead / BUDGET))
-    measured = overhead
-    for _ in range(TRIES):
+    """Find the smallest k that keeps the budget, or, where none that was tried does, the nearest."""
+
+    def measured(k: int) -> float:
         plain, rare = bench.interleaved(
             [_steps(n, method, backend, None), _steps(n, method, backend, k)], rounds, seconds
         )
-        measured = rare.minimum / k / plain.minimum - 1.0
-        if measured <= BUDGET:
-            break
-        k += math.ceil(k / 10)
-    return Rarely(k, measured, *trajectory_error(k, n, method, backend))
+        return rare.minimum / k / plain.minimum - 1.0
+
+    tried = {1: overhead}
+    k = first = _smallest(overhead, 0.0)
+    while k not in tried and len(tried) <= TRIES:
+        tried[k] = measured(k)
+        # Overhead is a / k + b: a of K' made anew, b of steps with it; both from k and from k = 1.
+        b = (k * tried[k] - overhead) / (k - 1)
+        k = min(_smallest(overhead - b, b) if b < BUDGET else 2 * k, MOST_TIMES * first)
+    kept = [k for k, share in tried.items() if share <= BUDGET]
+    k = min(kept) if kept else min(tried, key=tried.__getitem__)
+    return Rarely(k, tried[k], *trajectory_error(k, n, method, backend))
+
+
+def _smallest(a: float, b: float) -> int:
+    """Tell the smallest k >= 1 for which a / k + b is within the budget, b below it."""
+    return max(1, math.ceil(a / (BUDGET - b)))
 
 
 def trajectory_error(
@@ -335,7 +347,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.modulated.minimum * 1e6:.4g}",
         f"{100.0 * row.overhead:.0f} %",
         bound,
-        str(row.rarely.k),
+        ("" if row.rarely.overhead <= BUDGET else "> ") + str(row.rarely.k),
         f"{100.0 * row.rarely.overhead:.1f} %",
         f"{row.rarely.radius:.1e}",
         f"{row.rarely.phase:.1e}",

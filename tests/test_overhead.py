@@ -60,6 +60,35 @@ def test_modulating_at_every_step_changes_nothing():
     assert overhead.trajectory_error(1) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    "a, b, k", [(3.0, 0.0, 30), (3.0, -0.2, 10), (3.0, 0.06, 75), (0.05, 0.0, 1), (9.0, -0.05, 60)]
+)
+def test_the_smallest_k_is_found(monkeypatch, a, b, k):
+    """Steps whose overhead is a / k + b."""
+    monkeypatch.setattr(overhead, "_steps", lambda n, method, backend, every: every)
+    monkeypatch.setattr(overhead, "trajectory_error", lambda k, *_: (0.0, 0.0))
+
+    def interleaved(operations, rounds, seconds):
+        _, every = operations
+        return [timing(1e-6), timing(1e-6 * (every * (1.0 + b) + a))]
+
+    monkeypatch.setattr(bench, "interleaved", interleaved)
+    found = overhead._rarely(9, "euler", None, a + b, 1, 1e-3)
+    assert found.k in (k, k + 1)  # rounding
+    assert found.overhead == pytest.approx(a / found.k + b)
+
+
+def test_a_budget_that_no_k_keeps_is_told(monkeypatch):
+    monkeypatch.setattr(overhead, "_steps", lambda n, method, backend, every: every)
+    monkeypatch.setattr(overhead, "trajectory_error", lambda k, *_: (0.0, 0.0))
+    monkeypatch.setattr(
+        bench, "interleaved", lambda ops, *_: [timing(1e-6), timing(1e-6 * (1.2 * ops[1] + 1.0))]
+    )
+    found = overhead._rarely(9, "euler", None, 1.2, 1, 1e-3)
+    assert found.k == 8 * 12 and found.overhead > overhead.BUDGET
+    assert overhead.table([a_row(rarely=found)]).splitlines()[2].split(" | ")[10] == "> 96"
+
+
 def test_keeping_the_coupling_longer_costs_more():
     short, long = (overhead.trajectory_error(k)[0] for k in (2, 16))
     assert 0.0 < short < long < 0.1

@@ -342,8 +342,8 @@ typedef struct spo_flow {
 } spo_flow;
 
 /* A symmetric K whose diagonal is zero, from the diagonal on: half as much to read, which is worth it where K
- * leaves the second cache and serves for many steps. */
-#define SPO_HALF_FROM 400 /* oscillators; measured, see kuramoto.c */
+ * leaves the first cache and serves for many steps. */
+#define SPO_HALF_FROM 96 /* oscillators; measured, see kuramoto.c */
 int64_t spo_core_packed_size(int64_t n);
 void spo_core_pack(int64_t n, const double *knm, double *packed);
 
