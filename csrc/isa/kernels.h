@@ -20,7 +20,7 @@ typedef struct spo_prepared {
     double *unit; /* unit outputs in force, unless K' is; NULL: none yet */
 } spo_prepared;
 
-/* Where a run keeps what it needs; made from the caller's scratch by spo_run_layout (kuramoto.c). */
+/* Where a run keeps what it needs; made from the caller's scratch by run_layout (kuramoto.c). */
 typedef struct spo_run_scratch {
     double *omega;                     /* (padded) */
     double *theta, *next, *stage;      /* (padded): state, candidate, argument of a stage */

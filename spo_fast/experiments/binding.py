@@ -238,7 +238,7 @@ STUDY = Study(
             "bound",
             _bound,
         ),
-        Claim("scrambled coupling leaves chance (≤ 0.60)", "", _scrambled),
+        Claim("scrambled coupling stays at chance (≤ 0.60)", "", _scrambled),
     ),
     draw=_draw,
     tabulate=_tabulate,

@@ -1,7 +1,8 @@
 """Attention layers with their parameters.
 
-Parameters have the names that `spo_fast.attention.oscillator_attention` takes them by, so a layer's
-`state_dict()` is, as arrays, that function's ``params``.
+The parameters of `OscillatorAttention` have the names that `spo_fast.attention.oscillator_attention` takes them by,
+so its `state_dict()` is, as arrays, that function's ``params``; the layer's ``score_scale`` is 1/m unless it is given,
+the function's 1.
 """
 
 from __future__ import annotations

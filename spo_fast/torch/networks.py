@@ -71,8 +71,8 @@ def modulate(
     Notes
     -----
     The entries of K count as independent of each other, and its zeros do not move, see
-    `spo_fast.modulate_vjp`: symmetrise where K is a parameter. O(N^2 (d + H exp)) forward, some four times
-    that back, on `torch.get_num_threads()` threads.
+    `spo_fast.modulate_vjp`: symmetrise where K is a parameter. Forward as `spo_fast.modulate`, back pair by pair:
+    some four times the O(N^2 (d + H exp)) of the direct algorithm, on `torch.get_num_threads()` threads.
     """
     settings = {"n_heads": n_heads, "block_size": block_size, "projection_seed": projection_seed}
     given = (knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_)
@@ -141,7 +141,7 @@ def simulate(
     Notes
     -----
     Nothing but the arguments is kept for the way back, which follows the trajectory again: three to
-    four times the cost of the run, see `spo_fast.simulate_vjp`.
+    four times the cost of the run, with modulation some ten times, see `spo_fast.simulate_vjp`.
     """
     if method == "rk45":
         raise ValueError("method must be 'euler' or 'rk4' for derivatives, got 'rk45'")
