@@ -10,7 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spo_fast import attention, compat, datasets, kernels, plotting  # noqa: F401  (not in __all__: Numba)
+    from spo_fast import (  # noqa: F401  (not all in __all__: Numba, Matplotlib)
+        attention,
+        compat,
+        datasets,
+        kernels,
+        plotting,
+        pulse,
+    )
     from spo_fast.backends.registry import backends
     from spo_fast.derivatives import ModulationGradients, SimulationGradients, modulate_vjp, simulate_vjp
     from spo_fast.kuramoto import Engine, simulate
@@ -47,7 +54,8 @@ _HOMES = {
     "simulate_vjp": "derivatives",
     "sweep": "sweeps",
 }
-_MODULES = ("attention", "backends", "compat", "datasets", "kernels", "plotting")  # `backends` can be called
+# `backends` can be called.
+_MODULES = ("attention", "backends", "compat", "datasets", "kernels", "plotting", "pulse")
 
 __all__ = [  # noqa: RUF022  (in the order of the documentation)
     "modulate",

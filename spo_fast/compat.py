@@ -60,7 +60,12 @@ def attnres_modulate(
     lambda_: float = 0.5,
     projection_seed: int = 0,
 ) -> Any:
-    """Modulate a coupling by the phases; see `spo_fast.modulate` for the parameters.
+    """Modulate a coupling by the phases.
+
+    Parameters
+    ----------
+    knm, theta, w_q, w_k, w_v, w_o, n_heads, block_size, temperature, lambda_, projection_seed
+        As for `spo_fast.modulate`.
 
     Returns
     -------
@@ -178,6 +183,8 @@ class UPDEEngine:
         ------
         ValueError
             If an argument is missing, of the wrong kind or shape, or not finite.
+        SimulationError
+            If the state turns non-finite although the input is finite.
         """
         return self.run(phases, omegas, knm, zeta, psi, alpha, n_steps=1)
 
@@ -191,7 +198,14 @@ class UPDEEngine:
         alpha: Any = None,
         n_steps: int = 1,
     ) -> np.ndarray:
-        """Take `n_steps` steps, at least 0; for the other parameters see `step`.
+        """Take several steps.
+
+        Parameters
+        ----------
+        phases, omegas, knm, zeta, psi, alpha
+            As for `step`.
+        n_steps : int
+            At least 0.
 
         Returns
         -------
@@ -202,6 +216,8 @@ class UPDEEngine:
         ------
         ValueError
             If an argument is missing, of the wrong kind or shape, or not finite.
+        SimulationError
+            If the state turns non-finite although the input is finite.
         """
         if knm is None:
             raise ValueError("knm must be given, got None")
@@ -218,7 +234,17 @@ class UPDEEngine:
         return state
 
     def compute_order_parameter(self, phases: Any) -> tuple[float, float]:
-        """Return R in [0, 1] and psi in [0, 2 pi) of a state of shape (N,).
+        """Sum up a state.
+
+        Parameters
+        ----------
+        phases : array_like, shape (N,), radians
+            State.
+
+        Returns
+        -------
+        R, psi : float
+            In [0, 1], and in [0, 2 pi).
 
         Raises
         ------
@@ -258,7 +284,17 @@ class UPDEEngine:
 
 
 def compute_order_parameter(phases: Any) -> tuple[float, float]:
-    """Return R in [0, 1] and psi in [0, 2 pi) of a state of shape (N,).
+    """Sum up a state.
+
+    Parameters
+    ----------
+    phases : array_like, shape (N,), radians
+        State.
+
+    Returns
+    -------
+    R, psi : float
+        In [0, 1], and in [0, 2 pi).
 
     Raises
     ------
@@ -271,7 +307,17 @@ def compute_order_parameter(phases: Any) -> tuple[float, float]:
 
 
 def compute_plv(phases_a: Any, phases_b: Any) -> float:
-    """Return the phase-locking value of two series of shape (T,).
+    """Phase-locking value of two series.
+
+    Parameters
+    ----------
+    phases_a, phases_b : array_like, shape (T,), radians
+        The series.
+
+    Returns
+    -------
+    float
+        In [0, 1].
 
     Raises
     ------
@@ -285,7 +331,19 @@ def compute_plv(phases_a: Any, phases_b: Any) -> float:
 
 
 def compute_layer_coherence(phases: Any, layer_mask: Any) -> float:
-    """Return R of the oscillators that a boolean mask or unique indices select; 0 when none is.
+    """Order parameter of some of the oscillators.
+
+    Parameters
+    ----------
+    phases : array_like, shape (N,), radians
+        State.
+    layer_mask : array_like
+        A boolean mask of shape (N,), or unique indices.
+
+    Returns
+    -------
+    float
+        R in [0, 1]; 0 when none is selected.
 
     Raises
     ------
@@ -298,7 +356,19 @@ def compute_layer_coherence(phases: Any, layer_mask: Any) -> float:
 
 
 def entropy_production_rate(phases: Any, omegas: Any, knm: Any, alpha: Any, dt: Any) -> float:
-    """Return dt sum_i (omega_i + (alpha / N) sum_j K_ij sin(theta_j - theta_i))^2 for a number alpha.
+    """Dissipation dt sum_i (omega_i + (alpha / N) sum_j K_ij sin(theta_j - theta_i))^2.
+
+    Parameters
+    ----------
+    phases : array_like, shape (N,), radians
+        State.
+    omegas, knm, alpha, dt
+        As for `spo_fast.entropy_production_rate`.
+
+    Returns
+    -------
+    float
+        Not negative.
 
     Raises
     ------
@@ -319,15 +389,26 @@ def lyapunov_spectrum(
     zeta: Any = 0.0,
     psi: Any = 0.0,
 ) -> np.ndarray:
-    """Return all N Lyapunov exponents, descending; see `spo_fast.lyapunov_spectrum`.
+    """All N Lyapunov exponents, descending.
 
-    Steps after the last full `qr_interval` count in the time but not in the growth, as in the orchestrator;
-    fewer steps than one interval give zeros.
+    Parameters
+    ----------
+    phases_init : array_like, shape (N,), radians
+        First state.
+    omegas, knm, alpha, dt, n_steps, qr_interval, zeta, psi
+        As for `spo_fast.lyapunov_spectrum`. Steps after the last full `qr_interval` count in the time but not
+        in the growth, as in the orchestrator; fewer steps than one interval give zeros.
+
+    Returns
+    -------
+    ndarray, shape (N,), per time unit
 
     Raises
     ------
     ValueError
         If an argument is of the wrong kind, shape or range, or not finite.
+    SimulationError
+        If the state turns non-finite although the input is finite.
     """
     phases = as_phases(phases_init, None, "phases_init")
     count, interval = integer(n_steps, "n_steps", 0), integer(qr_interval, "qr_interval", 1)

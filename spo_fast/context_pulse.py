@@ -214,6 +214,10 @@ def pulse_attention(
         mixed, an entry is not finite, or states overflow.
     RuntimeError
         If the backend cannot be loaded.
+
+    Notes
+    -----
+    Cost and memory are those of `context_pulse_attention`.
     """
     options = PulseOptions.checked(
         variant, chunk_size, poly_order, decay, mask, strict_causal, wedge, rotary, normalise

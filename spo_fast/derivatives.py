@@ -32,7 +32,7 @@ from spo_fast.backends.derivatives.flow import KEPT, STAGES, Flow, Gradients
 from spo_fast.backends.reference import wrap
 from spo_fast.kuramoto import simulate
 from spo_fast.modulation import Modulator, checked_parameters
-from spo_fast.runs import load_backend, right_hand_side
+from spo_fast.runs import METHODS, load_backend, right_hand_side
 from spo_fast.validation import (
     Network,
     SparseCoupling,
@@ -50,8 +50,6 @@ from spo_fast.validation import (
     real_array,
     same_pattern,
 )
-
-METHODS = ("euler", "rk4")
 
 _TAPE_BYTES = 1 << 26  # of a tape that is kept whole rather than in segments
 _PIECE = 1 << 23  # couplings evaluated, at some ns for four, before Python is asked for Ctrl-C
@@ -306,7 +304,7 @@ def simulate_vjp(
     >>> found.theta.sum().round(12), round(found.omega, 12)
     (np.float64(2.0), 2.0)
     """
-    choice(method, "method", ("euler", "rk4", "rk45"))
+    choice(method, "method", METHODS)
     if method == "rk45":
         raise ValueError(
             "method must be 'euler' or 'rk4' for derivatives, got 'rk45': it chooses its steps by their "

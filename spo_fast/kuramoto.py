@@ -162,6 +162,10 @@ class Engine:
             If an argument is of the wrong kind or shape, or not finite.
         SimulationError
             If a state turns non-finite, with the step and the time.
+
+        Notes
+        -----
+        O(N^2) for each stage of each step, O(E) for a sparse coupling with E stored entries.
         """
         count = integer(n_steps, "n_steps", 0)
         integration = self._begin(phases, omegas, knm, zeta, psi, alpha)

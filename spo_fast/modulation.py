@@ -377,6 +377,11 @@ class Modulator:
     RuntimeError
         If the backend asked for cannot be loaded.
 
+    Notes
+    -----
+    Making one looks at the N^2 entries of K and, where attention goes through order parameters and the
+    weights are new, takes some milliseconds for their series; a call then costs what `modulate` tells.
+
     Examples
     --------
     >>> modulator = Modulator([[0.0, 1.0], [1.0, 0.0]])
@@ -449,6 +454,11 @@ class Modulator:
         ------
         ValueError
             If `theta` does not fit.
+
+        Notes
+        -----
+        The attention alone, see `modulate`: O(N B) through order parameters, O(N^2) pair by pair, O(E) along
+        edges.
         """
         return self._bound.factors(theta)
 

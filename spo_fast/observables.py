@@ -47,6 +47,8 @@ def order_parameter(theta: Any, *, backend: str | None = None) -> tuple[Any, Any
     ------
     ValueError
         If `theta` has another shape or is not finite.
+    RuntimeError
+        If the backend asked for cannot be loaded.
 
     Notes
     -----
@@ -81,6 +83,12 @@ def layer_coherence(theta: Any, layer: Any, *, backend: str | None = None) -> An
     ValueError
         If `theta` or `layer` does not fit: a mask of another length, indices that repeat or are out of range,
         floats.
+    RuntimeError
+        If the backend asked for cannot be loaded.
+
+    Notes
+    -----
+    O(T n) for n oscillators in the layer.
     """
     phases = as_trajectory(theta)
     chosen = _members(layer, phases.shape[-1])
@@ -138,6 +146,10 @@ def plv(a: Any, b: Any) -> Any:
     ------
     ValueError
         If shapes differ or an entry is not finite.
+
+    Notes
+    -----
+    O(T N). J. P. Lachaux et al., Human Brain Mapping 8 (1999) 194-208.
     """
     first, second = as_trajectory(a, "a"), as_trajectory(b, "b")
     if first.shape != second.shape:

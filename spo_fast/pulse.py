@@ -198,8 +198,8 @@ def rotary_embedding(x: Any) -> np.ndarray:
 
     Notes
     -----
-    Angles are taken in double precision, sines and cosines rounded last: in float32 an angle at token 10^4
-    would be wrong by 10^-3.
+    O(B N H d). Angles are taken in double precision, sines and cosines rounded last: in float32 an angle at
+    token 10^4 would be wrong by 10^-3.
 
     References
     ----------
@@ -272,8 +272,8 @@ def wedge(x: Any, a: Any) -> np.ndarray:
 
     Notes
     -----
-    S = A - A^T is skew: x S is orthogonal to x, and ``|x (I + S)|^2 = |x|^2 + |x S|^2``. On both sides of a
-    score the twist is q (I - S^2) k^T: it has no effect to first order.
+    O(B N H d^2). S = A - A^T is skew: x S is orthogonal to x, and ``|x (I + S)|^2 = |x|^2 + |x S|^2``. On
+    both sides of a score the twist is q (I - S^2) k^T: it has no effect to first order.
     """
     tokens = _tokens(x, "x")
     return _by_head(tokens, twist_of(_twist_input(a, tokens)))
@@ -487,6 +487,10 @@ def chunked_resonance_vjp(
     ------
     ValueError, RuntimeError
         As `chunked_resonance`.
+
+    Notes
+    -----
+    Some three times the cost of `chunked_resonance`, memory linear in N.
     """
     return _resonate_backwards(u, k, "u", grad_out, chunk_size, None, True, scale, backend, workers)
 
@@ -619,6 +623,10 @@ def moment_resonance_vjp(
     ------
     ValueError, RuntimeError
         As `chunked_resonance`.
+
+    Notes
+    -----
+    Some three times the cost of `moment_resonance`, memory linear in N.
     """
     moments = (integer(order, "order", 0), flag(strict_causal, "strict_causal"))
     return _resonate_backwards(q, k, "q", grad_out, chunk_size, *moments, scale, backend, workers)

@@ -90,6 +90,10 @@ def stream(
     RuntimeError
         If the backend cannot be loaded.
 
+    Notes
+    -----
+    O(B d^2) besides what is made for the weights; for the tokens see `step`.
+
     Examples
     --------
     >>> one = np.ones((1, 1))

@@ -318,7 +318,27 @@ def _by_content(n_heads: int, d_model: int, *contents: bytes) -> Series:
 def series_of(
     w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray, w_o: np.ndarray, temperature: np.ndarray
 ) -> Series:
-    """Return `make_series` of the arrays, made when first asked for; the last ones are kept by content."""
+    """Return what a modulation through order parameters takes, made when first asked for.
+
+    Parameters
+    ----------
+    w_q, w_k, w_v : ndarray, shape (H, d, d/H)
+        Projections to queries, keys and values.
+    w_o : ndarray, shape (d, d)
+        Projection of the heads' outputs.
+    temperature : ndarray, shape (H,)
+        Of the softmax, positive.
+
+    Returns
+    -------
+    Series
+        With ``arrays``, and with ``refusal``, why these weights cannot go this way, or an empty text. The
+        last ones are kept by content.
+
+    Notes
+    -----
+    A double Fourier series of each head: some milliseconds when made, O(d^2) to find one that is kept.
+    """
     arrays = (w_q, w_k, w_v, w_o, temperature)
     contents = (np.ascontiguousarray(array, dtype=np.float64).tobytes() for array in arrays)
     return _by_content(w_q.shape[0], w_q.shape[1], *contents)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ._flags import INVALID_ARGUMENT, OK, kernel
 from .attention import _dot, _sum
-from .kuramoto import _two_rows
+from .kuramoto import _advance_row, _two_rows
 from .modulation import (
     _FEATURES,
     _LANES,
@@ -705,13 +705,6 @@ def _stage(state, omega, coupling, drive, kept, slope):
 
 
 @kernel()
-def _move(theta, slope, dt, out):
-    """Out = theta + dt * slope."""
-    for i in range(theta.shape[0]):
-        out[i] = theta[i] + dt * slope[i]
-
-
-@kernel()
 def follow(theta, steps, slot, dt, omega, coupling, drive, tape, work):
     """Take steps of fixed size and keep what the way back needs.
 
@@ -741,14 +734,14 @@ def follow(theta, steps, slot, dt, omega, coupling, drive, tape, work):
         if tape.shape[1] == 1:
             kept = tape[slot + step, 0] if slot >= 0 else work[5:]
             _stage(theta, omega, coupling, drive, kept, k1)
-            _move(theta, k1, dt, theta)
+            _advance_row(theta, k1, dt, theta)
         else:
             _stage(theta, omega, coupling, drive, tape[slot + step, 0] if slot >= 0 else work[5:], k1)
-            _move(theta, k1, 0.5 * dt, trial)
+            _advance_row(theta, k1, 0.5 * dt, trial)
             _stage(trial, omega, coupling, drive, tape[slot + step, 1] if slot >= 0 else work[5:], k2)
-            _move(theta, k2, 0.5 * dt, trial)
+            _advance_row(theta, k2, 0.5 * dt, trial)
             _stage(trial, omega, coupling, drive, tape[slot + step, 2] if slot >= 0 else work[5:], k3)
-            _move(theta, k3, dt, trial)
+            _advance_row(theta, k3, dt, trial)
             _stage(trial, omega, coupling, drive, tape[slot + step, 3] if slot >= 0 else work[5:], k4)
             for i in range(theta.shape[0]):
                 theta[i] += dt / 6.0 * (k1[i] + 2.0 * (k2[i] + k3[i]) + k4[i])

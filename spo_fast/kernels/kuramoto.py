@@ -369,8 +369,16 @@ def rhs(theta, omega, knm, knm_sin, lag, zeta, psi, work, out):
         Phases, any size.
     omega : ndarray, shape (N,), radians per time
         Natural frequencies.
-    knm, knm_sin, lag, zeta, psi, work
-        See the module's common arguments.
+    knm : ndarray, shape (N, N), radians per time
+        K, or K cos alpha where there is a lag matrix; row i is pulled by its columns.
+    knm_sin : ndarray, shape (N, N) or (0, 0), radians per time
+        K sin alpha; empty without a lag matrix. `lagged_coupling` makes both.
+    lag : float, radians
+        Lag of all pairs, on top of the matrix.
+    zeta, psi : float
+        Strength (radians per time) and phase (radians) of the drive.
+    work : ndarray, shape (WORK_ROWS, N)
+        Scratch; afterwards its first two rows hold the sines and cosines last used.
     out : ndarray, shape (N,), radians per time
         Receives the derivatives.
 
@@ -474,9 +482,17 @@ def euler_step(theta, omega, knm, knm_sin, lag, zeta, psi, dt, work, out):
 
 @kernel()
 def rk4_step(theta, omega, knm, knm_sin, lag, zeta, psi, dt, work, out):
-    """One classical Runge-Kutta step of order 4; arguments and status as in `euler_step`.
+    """One classical Runge-Kutta step of order 4.
 
-    Cost of four right-hand sides.
+    Parameters
+    ----------
+    theta, omega, knm, knm_sin, lag, zeta, psi, dt, work, out
+        As in `euler_step`.
+
+    Returns
+    -------
+    int
+        As from `euler_step`. Cost of four right-hand sides.
     """
     return _single_step(
         _number(RK4), theta, omega, knm, knm_sin, lag, zeta, psi, dt, dt, 0.0, 0.0, work, out

@@ -222,7 +222,20 @@ def _shapes(n, series):
 
 @kernel()
 def moments_room_size(n, series):
-    """Number of doubles of scratch for N oscillators and a series."""
+    """Count the doubles of scratch that a modulation through order parameters takes.
+
+    Parameters
+    ----------
+    n : int
+        Number of oscillators.
+    series : tuple of ndarray
+        ``Series.arrays``, see `series_of`.
+
+    Returns
+    -------
+    int
+        Cost O(1).
+    """
     total = 0
     for rows, columns in _shapes(n, series):
         total += rows * columns
@@ -556,9 +569,14 @@ def apply_modulation_moments(
     ----------
     knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_
         As in ``modulate``.
-    structure, series, room, keys
-        See the module's common arguments. The unit outputs times sqrt(lambda/2) stay in the room, see
-        `units_in`.
+    structure : int
+        What `inspect_coupling` said of K.
+    series : tuple of ndarray
+        ``Series.arrays``, see `series_of`.
+    room : ndarray, shape (moments_room_size(N, series),)
+        Scratch. The unit outputs times sqrt(lambda/2) stay in it, see `units_in`.
+    keys : ndarray, shape (2, N), int64
+        Scratch.
     out : ndarray, shape (N, N) or (0, 0)
         As in ``modulate``; or empty where only the unit outputs are wanted.
 

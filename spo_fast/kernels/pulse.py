@@ -55,12 +55,18 @@ def _sigmoid(g):
 
 @kernel()
 def gate(x, g, out):
-    """Write sigmoid(g) x; all of shape (n,).
+    """Write sigmoid(g) x.
+
+    Parameters
+    ----------
+    x, g : ndarray, shape (n,)
+    out : ndarray, shape (n,)
+        Receives the result.
 
     Returns
     -------
     int
-        0, or INVALID_ARGUMENT where shapes differ.
+        0, or INVALID_ARGUMENT where shapes differ. Cost n exponentials.
     """
     if g.shape != x.shape or out.shape != x.shape:
         return INVALID_ARGUMENT
@@ -71,12 +77,21 @@ def gate(x, g, out):
 
 @kernel()
 def gate_vjp(x, g, grad, dx, dg):
-    """Write the gradients of `gate` at x and g from that at its result; all of shape (n,).
+    """Write the gradients of `gate` at x and g from that at its result.
+
+    Parameters
+    ----------
+    x, g : ndarray, shape (n,)
+        As for `gate`.
+    grad : ndarray, shape (n,)
+        Gradient at its result.
+    dx, dg : ndarray, shape (n,)
+        Receive those at x and g.
 
     Returns
     -------
     int
-        0, or INVALID_ARGUMENT where shapes differ.
+        0, or INVALID_ARGUMENT where shapes differ. Cost n exponentials.
     """
     if g.shape != x.shape or grad.shape != x.shape or dx.shape != x.shape or dg.shape != x.shape:
         return INVALID_ARGUMENT
@@ -103,12 +118,21 @@ def _leak(keep, take, before, x, out):
 
 @kernel()
 def leaky_scan(x, decay, out):
-    """Write c_t = decay c_{t-1} + (1 - decay) x_t, from 0, along the second axis of x and out, (B, N, C).
+    """Write c_t = decay c_{t-1} + (1 - decay) x_t, from 0, token after token.
+
+    Parameters
+    ----------
+    x : ndarray, shape (B, N, C)
+        Input of N tokens.
+    decay : float
+        From 0 to 1.
+    out : ndarray, shape (B, N, C)
+        Receives c.
 
     Returns
     -------
     int
-        0, or INVALID_ARGUMENT where shapes differ.
+        0, or INVALID_ARGUMENT where shapes differ. Cost 2 B N C operations.
     """
     if out.shape != x.shape:
         return INVALID_ARGUMENT
@@ -143,14 +167,25 @@ def _scale(factor, source, out):
 
 @kernel()
 def leaky_scan_vjp(x, decay, c, grad, dx, ddecay):
-    """Write the gradients of `leaky_scan` at x and, into ddecay (1,), at the decay.
+    """Write the gradients of `leaky_scan` at x and at the decay.
 
-    c is its result, or of shape (0, 0, 0): then ddecay becomes 0.
+    Parameters
+    ----------
+    x, decay
+        As for `leaky_scan`.
+    c : ndarray, shape (B, N, C) or (0, 0, 0)
+        Its result; empty where the gradient at the decay is not wanted.
+    grad : ndarray, shape (B, N, C)
+        Gradient at the result.
+    dx : ndarray, shape (B, N, C)
+        Receives that at x.
+    ddecay : ndarray, shape (1,), float64
+        Receives that at the decay; 0 with an empty c.
 
     Returns
     -------
     int
-        0, or INVALID_ARGUMENT where shapes differ.
+        0, or INVALID_ARGUMENT where shapes differ. Cost 3 B N C operations, twice as many with the decay.
     """
     with_decay = c.shape[0] > 0
     if grad.shape != x.shape or dx.shape != x.shape or (with_decay and c.shape != x.shape):
@@ -190,12 +225,18 @@ def _squares(row, mean):
 
 @kernel()
 def token_moments(x, mean, squares):
-    """Write the mean of each row of x (n, d) and the sum of squared distances from it, both (n,) float64.
+    """Write the mean of each row and the sum of squared distances from it.
+
+    Parameters
+    ----------
+    x : ndarray, shape (n, d)
+    mean, squares : ndarray, shape (n,), float64
+        Receive the two.
 
     Returns
     -------
     int
-        0, or INVALID_ARGUMENT where shapes do not fit.
+        0, or INVALID_ARGUMENT where shapes do not fit. Cost O(n d).
     """
     if mean.shape[0] != x.shape[0] or squares.shape[0] != x.shape[0]:
         return INVALID_ARGUMENT
@@ -213,12 +254,21 @@ def _unnormalise_row(g, x, factor, alpha, beta, mean):
 
 @kernel()
 def unnormalise(g, x, factor, alpha, beta, mean):
-    """Turn g (n, d) into factor (g + alpha + beta (x - mean)), x (n, d), the others (n,) float64.
+    """Turn g into factor (g + alpha + beta (x - mean)), the way back through a normalisation.
+
+    Parameters
+    ----------
+    g : ndarray, shape (n, d)
+        Gradient at the normalised rows; becomes the result.
+    x : ndarray, shape (n, d)
+        The rows.
+    factor, alpha, beta, mean : ndarray, shape (n,), float64
+        Numbers of each row.
 
     Returns
     -------
     int
-        0, or INVALID_ARGUMENT where shapes do not fit.
+        0, or INVALID_ARGUMENT where shapes do not fit. Cost O(n d).
     """
     n = g.shape[0]
     if x.shape != g.shape or factor.shape[0] != n or alpha.shape[0] != n:
@@ -326,12 +376,14 @@ def turn(x, shift, factor, twist, cosine, sine, twist_first, y):
 
 @kernel()
 def turn_vjp(x, shift, factor, twist, cosine, sine, twist_first, grad, g, slopes, products, dtwist):
-    """Write the gradients of `turn` at its normalised tokens and at the twist, from grad (B, H, N, d).
+    """Write the gradients of `turn` at its normalised tokens and at the twist.
 
     Parameters
     ----------
     x, shift, factor, twist, cosine, sine, twist_first
         As for `turn`.
+    grad : ndarray, shape (B, H, N, d)
+        Gradient at its result.
     g : ndarray, shape (B, N, H, d)
         Gradient at (x - shift) factor.
     slopes, products : ndarray, shape (B, N, H), float64
@@ -622,12 +674,23 @@ def _resonate_head_vjp(u, k, c, grad, b, h, chunk, scale, basis, last_basis, per
 
 @kernel()
 def resonance_vjp(u, k, c, grad, chunk, scale, basis, last_basis, per_token, du, dk):
-    """Write the gradients of `resonance` at u and k; c is its result, grad the gradient at it.
+    """Write the gradients of `resonance` at u and k.
+
+    Parameters
+    ----------
+    u, k, chunk, scale, basis, last_basis, per_token
+        As for `resonance`.
+    c : ndarray, shape (B, N, H, d)
+        Its result.
+    grad : ndarray, shape (B, N, H, d)
+        Gradient at the result.
+    du, dk : ndarray, shape (B, N, H, d)
+        Receive those at u and k.
 
     Returns
     -------
     int
-        0, or INVALID_ARGUMENT where shapes do not fit.
+        0, or INVALID_ARGUMENT where shapes do not fit. Cost some three times that of `resonance`.
     """
     if not _resonance_fits(u, k, chunk, basis, last_basis, c):
         return INVALID_ARGUMENT

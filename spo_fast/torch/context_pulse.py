@@ -70,6 +70,11 @@ def pulse_attention(
         For shapes, types and options that do not fit; for tensors that the kernel cannot take.
     RuntimeError
         By the kernel inside `torch.func` transforms and for second derivatives.
+
+    Notes
+    -----
+    Cost as `spo_fast.attention.context_pulse_attention`; back some three times as much, memory linear in N
+    (eager: N^2 a head).
     """
     extras = {"gate": gate, "decay_logit": decay_logit, "A": A, "sink": sink, "v_null": v_null}
     if wants_eager(implementation):

@@ -71,8 +71,9 @@ def modulate(
     Notes
     -----
     The entries of K count as independent of each other, and its zeros do not move, see
-    `spo_fast.modulate_vjp`: symmetrise where K is a parameter. Forward as `spo_fast.modulate`, back pair by pair:
-    some four times the O(N^2 (d + H exp)) of the direct algorithm, on `torch.get_num_threads()` threads.
+    `spo_fast.modulate_vjp`: symmetrise where K is a parameter. Forward as `spo_fast.modulate`, back pair by
+    pair: some four times the O(N^2 (d + H exp)) of the direct algorithm. On `torch.get_num_threads()`
+    threads.
     """
     settings = {"n_heads": n_heads, "block_size": block_size, "projection_seed": projection_seed}
     given = (knm, theta, w_q, w_k, w_v, w_o, temperature, lambda_)

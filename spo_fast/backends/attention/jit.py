@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from spo_fast.backends.calls import call, writable
 from spo_fast.backends.jit import NAME as NAME
 from spo_fast.kernels import attention as kernels
-from spo_fast.validation import unexplained
 
 _Pair = tuple[np.ndarray, np.ndarray]
 
@@ -35,7 +35,7 @@ def attend(
     out = np.empty((*q.shape[:3], v.shape[3]), q.dtype)
     lse = np.empty(q.shape[:3], q.dtype)
     options = _options(q.dtype, key_mask, sink, sink_value)
-    _run(kernels.attend, *_writable(q, k, v), scale, causal, *options, out, lse)
+    call(kernels.attend, *writable(q, k, v), scale, causal, *options, out, lse)
     return out, lse
 
 
@@ -57,8 +57,8 @@ def attend_vjp(
     """Gradients of `attend`, see `spo_fast.backends.attention.reference.attend_vjp`."""
     options = _options(q.dtype, key_mask, sink, sink_value)
     results = [np.empty_like(array) for array in (q, k, v, *options[1:])]
-    arrays = _writable(q, k, v, out, lse, grad_out)
-    _run(kernels.attend_vjp, *arrays, scale, causal, *options, *results)
+    arrays = writable(q, k, v, out, lse, grad_out)
+    call(kernels.attend_vjp, *arrays, scale, causal, *options, *results)
     dq, dk, dv, dsink, dvalue = results
     return dq, dk, dv, None if sink is None else dsink, None if sink_value is None else dvalue
 
@@ -105,8 +105,8 @@ def phase_attend(
     """Attention among moving phases, see `spo_fast.backends.attention.reference.phase_attend`."""
     batch, n, heads, m = c.shape
     none = np.empty((0, 0, 0, 0), c.dtype)
-    parts = _writable(*queries) if queries is not None else (none, none)
-    arrays = _writable(c, s, v, weight, alpha, kappa, ramp)
+    parts = writable(*queries) if queries is not None else (none, none)
+    arrays = writable(c, s, v, weight, alpha, kappa, ramp)
     arguments = (*arrays, steps, dt, *parts, static_query, value_consensus)
     stride = {"none": 0, "all": 1, "sqrt": max(1, math.ceil(math.sqrt(steps)))}[keep]
     kept = 0 if stride == 0 else -(-steps // stride) + 1
@@ -114,7 +114,7 @@ def phase_attend(
     phases = np.empty((batch if kept else 0, heads, kept, n, m), c.dtype)
     values = np.empty((batch if moving else 0, heads, moving, n, v.shape[3]), c.dtype)
     out = np.empty(v.shape, c.dtype)
-    _run(kernels.phase_attend, *arguments, stride, out, phases, values)
+    call(kernels.phase_attend, *arguments, stride, out, phases, values)
     return out, None if keep == "none" else PhaseState(arguments, stride, phases, values)
 
 
@@ -125,8 +125,8 @@ def phase_attend_vjp(state: PhaseState, grad_out: np.ndarray, *, workers: int) -
     names = ("dc", "ds", "dv", "dweight", "dalpha", "dkappa", "dcq", "dsq")
     given = (c, s, v, weight, alpha, kappa, query_c, query_s)
     results = {name: np.empty_like(array) for name, array in zip(names, given, strict=True)}
-    kept = (state.phases, state.values, *_writable(grad_out))
-    _run(kernels.phase_attend_vjp, *state.arguments, state.stride, *kept, *results.values())
+    kept = (state.phases, state.values, *writable(grad_out))
+    call(kernels.phase_attend_vjp, *state.arguments, state.stride, *kept, *results.values())
     if not query_c.size:
         del results["dcq"], results["dsq"]
     return results
@@ -136,18 +136,8 @@ def _options(
     dtype: np.dtype, key_mask: np.ndarray | None, sink: np.ndarray | None, sink_value: np.ndarray | None
 ) -> tuple[np.ndarray, ...]:
     """Mask, sink and its value as the kernels take them."""
-    return _writable(
+    return writable(
         np.empty((0, 0), np.bool_) if key_mask is None else key_mask,
         np.empty(0, dtype) if sink is None else sink,
         np.empty((0, 0), dtype) if sink_value is None else sink_value,
     )
-
-
-def _writable(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(array if array.flags.writeable else array.copy() for array in arrays)
-
-
-def _run(kernel: Any, *arguments: Any) -> None:
-    status = kernel(*arguments)
-    if status:
-        unexplained(status)

@@ -6,12 +6,10 @@ copied. The kernels run on the calling thread, without the GIL.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from spo_fast.backends.calls import call, writable
 from spo_fast.kernels import pulse as kernels
-from spo_fast.validation import unexplained
 
 _Pair = tuple[np.ndarray, np.ndarray]
 
@@ -19,20 +17,20 @@ _Pair = tuple[np.ndarray, np.ndarray]
 def gate(x: np.ndarray, g: np.ndarray, *, workers: int) -> np.ndarray:
     """sigmoid(g) x."""
     out = np.empty_like(x)
-    _run(kernels.gate, *_rows(x, g, out))
+    call(kernels.gate, *_rows(x, g, out))
     return out
 
 
 def gate_vjp(x: np.ndarray, g: np.ndarray, grad: np.ndarray, *, workers: int) -> _Pair:
     """Gradients of `gate`."""
     dx, dg = np.empty_like(x), np.empty_like(x)
-    _run(kernels.gate_vjp, *_rows(x, g, grad, dx, dg))
+    call(kernels.gate_vjp, *_rows(x, g, grad, dx, dg))
     return dx, dg
 
 
 def leaky_scan(x: np.ndarray, decay: float, out: np.ndarray, *, workers: int) -> None:
     """c_t = decay c_{t-1} + (1 - decay) x_t into out."""
-    _run(kernels.leaky_scan, *_writable(x), decay, out)
+    call(kernels.leaky_scan, *writable(x), decay, out)
 
 
 def leaky_scan_vjp(
@@ -41,8 +39,8 @@ def leaky_scan_vjp(
     """Gradients of `leaky_scan`."""
     dx, ddecay = np.empty_like(x), np.empty(1)
     states = np.empty((0, 0, 0), x.dtype) if c is None else c
-    x, states, grad = _writable(x, states, grad)
-    _run(kernels.leaky_scan_vjp, x, decay, states, grad, dx, ddecay)
+    x, states, grad = writable(x, states, grad)
+    call(kernels.leaky_scan_vjp, x, decay, states, grad, dx, ddecay)
     return dx, float(ddecay[0])
 
 
@@ -60,7 +58,7 @@ def resonance(
     """Running sums in chunks with what past ones left."""
     c = np.empty_like(u)
     how = chunk, scale, *_bases(u, basis, last_basis), per_token or basis is None
-    _run(kernels.resonance, *_writable(u, k), *how, c)
+    call(kernels.resonance, *writable(u, k), *how, c)
     return c
 
 
@@ -80,15 +78,15 @@ def resonance_vjp(
     """Gradients of `resonance`."""
     du, dk = np.empty_like(u), np.empty_like(u)
     how = chunk, scale, *_bases(u, basis, last_basis), per_token or basis is None
-    _run(kernels.resonance_vjp, *_writable(u, k, c, grad), *how, du, dk)
+    call(kernels.resonance_vjp, *writable(u, k, c, grad), *how, du, dk)
     return du, dk
 
 
 def token_moments(x: np.ndarray, *, workers: int) -> _Pair:
     """Mean of each token's numbers in a head and the sum of their squared distances from it."""
     mean, squares = np.empty(x.shape[:3]), np.empty(x.shape[:3])
-    (tokens,) = _writable(x)
-    _run(kernels.token_moments, tokens.reshape(-1, x.shape[3]), mean.reshape(-1), squares.reshape(-1))
+    (tokens,) = writable(x)
+    call(kernels.token_moments, tokens.reshape(-1, x.shape[3]), mean.reshape(-1), squares.reshape(-1))
     return mean, squares
 
 
@@ -105,7 +103,7 @@ def turn(
 ) -> np.ndarray:
     """Normalised, twisted and rotated tokens, heads first."""
     y = np.empty((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), x.dtype)
-    _run(kernels.turn, *_writable(x, shift, factor, _twist(x, twist), cosine, sine), twist_first, y)
+    call(kernels.turn, *writable(x, shift, factor, _twist(x, twist), cosine, sine), twist_first, y)
     return y
 
 
@@ -125,8 +123,8 @@ def turn_vjp(
     g, slopes, products = np.empty_like(x), np.empty(x.shape[:3]), np.empty(x.shape[:3])
     matrices = _twist(x, twist)
     dtwist = np.empty(matrices.shape)
-    arrays = _writable(x, shift, factor, matrices, cosine, sine)
-    _run(kernels.turn_vjp, *arrays, twist_first, *_writable(grad), g, slopes, products, dtwist)
+    arrays = writable(x, shift, factor, matrices, cosine, sine)
+    call(kernels.turn_vjp, *arrays, twist_first, *writable(grad), g, slopes, products, dtwist)
     return g, slopes, products, None if twist is None else dtwist
 
 
@@ -142,16 +140,16 @@ def unnormalise(
 ) -> None:
     """Turn g into factor (g + alpha + beta (x - mean))."""
     width = g.shape[3]
-    small = (array.reshape(-1) for array in _writable(factor, alpha, beta, mean))
-    (tokens,) = _writable(x)
-    _run(kernels.unnormalise, g.reshape(-1, width), tokens.reshape(-1, width), *small)
+    small = (array.reshape(-1) for array in writable(factor, alpha, beta, mean))
+    (tokens,) = writable(x)
+    call(kernels.unnormalise, g.reshape(-1, width), tokens.reshape(-1, width), *small)
 
 
 def _bases(
     like: np.ndarray, basis: np.ndarray | None, last_basis: np.ndarray | None
 ) -> tuple[np.ndarray, ...]:
     none = np.empty((0, 0), like.dtype)
-    return _writable(none if basis is None else basis, none if last_basis is None else last_basis)
+    return writable(none if basis is None else basis, none if last_basis is None else last_basis)
 
 
 def _twist(like: np.ndarray, twist: np.ndarray | None) -> np.ndarray:
@@ -159,14 +157,4 @@ def _twist(like: np.ndarray, twist: np.ndarray | None) -> np.ndarray:
 
 
 def _rows(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(array.reshape(-1) for array in _writable(*arrays))
-
-
-def _writable(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(array if array.flags.writeable else array.copy() for array in arrays)
-
-
-def _run(kernel: Any, *arguments: Any) -> None:
-    status = kernel(*arguments)
-    if status:
-        unexplained(status)
+    return tuple(array.reshape(-1) for array in writable(*arrays))
