@@ -37,6 +37,7 @@ from spo_fast.validation import (
     phase_dynamics,
     phase_input,
     refuse_large_phases,
+    refuse_overflow,
     token_input,
 )
 
@@ -484,7 +485,7 @@ def oscillator_attention(
         static_query=static_query,
         value_consensus=value_consensus,
     )
-    mixed, _ = _phase_attend(layer.phases(), "none", backend, workers)
+    mixed, _ = _phase_attend(layer.phases(), "none", backend, workers, "x and params")
     return layer.output(mixed)
 
 
@@ -555,7 +556,7 @@ def oscillator_attention_vjp(
     )
     grad = like(grad_out, "grad_out", layer.shape, layer.x.dtype)
     choice(checkpoints, "checkpoints", CHECKPOINTS)
-    mixed, state = _phase_attend(layer.phases(), checkpoints, backend, workers)
+    mixed, state = _phase_attend(layer.phases(), checkpoints, backend, workers, "x and params")
     grad = grad.reshape(layer.x.shape)
     inner = (grad @ layer.params["W_o"]).reshape(mixed.shape)
     return layer.gradients(grad, mixed, phase_attention_vjp(state, inner, workers=workers))
@@ -722,17 +723,20 @@ def position_ramp(m: int, pos: str = "full", freq_base: float = 10000.0) -> np.n
     ValueError
         If an argument is of the wrong kind or out of range.
     """
+    phases = integer(m, "m", 0)
     choice(pos, "pos", POSITIONS)
     freq_base = number(freq_base, "freq_base", positive=True)
     if pos == "none":
-        return np.zeros(m)
-    ramp = freq_base ** (-np.arange(m) / m)
+        return np.zeros(phases)
+    ramp = freq_base ** (-np.arange(phases) / phases)
     if pos == "low":
-        ramp[: m // 2] = 0.0
+        ramp[: phases // 2] = 0.0
     return ramp
 
 
-def _phase_attend(given: PhaseInput, keep: str, backend: str | None, workers: int) -> tuple[np.ndarray, Any]:
+def _phase_attend(
+    given: PhaseInput, keep: str, backend: str | None, workers: int, names: str = "c, s and v"
+) -> tuple[np.ndarray, Any]:
     refuse_large_phases(given)
     module = _module(backend, given.c)
     threads = integer(workers, "workers", 1)
@@ -740,6 +744,7 @@ def _phase_attend(given: PhaseInput, keep: str, backend: str | None, workers: in
     out, data = module.phase_attend(
         *arrays, queries=given.queries, **given.dynamics, keep=keep, workers=threads
     )
+    refuse_overflow(names, out)
     state = None if keep == "none" else PhaseState(module.NAME, out.shape, out.dtype, data)
     return out, state
 

@@ -30,6 +30,8 @@ from spo_fast.validation import (
     like,
     like_sink,
     named_arrays,
+    refuse_large_scores,
+    refuse_overflow,
     token_input,
 )
 
@@ -319,7 +321,7 @@ def attend(
     shared = None
     if options.variant in _WITH_WEDGE and q.size:
         moments_q, moments_k = (parts.token_moments(array, workers=threads) for array in (states, k))
-        _explain_overflow(moments_q, options)
+        explain_overflow(moments_q, options)
         shared = statistics.gather(moments_q, moments_k, q.shape[3], options.over)
         tables = tables_of(options, 0, q.shape[1], q.shape[3], q.dtype)
         scales = _spread(q.shape[:3], shared.shift, shared.factor)
@@ -327,12 +329,14 @@ def attend(
             parts.turn(array, *scales, twist, *tables, twist_first=options.twist_first, workers=threads)
             for array, twist in zip((states, k), twists_of(given["A"], options), strict=True)
         ]
-    else:
+    else:  # without a normalisation scores are as large as what comes in
         turned = [_heads_first(states), _heads_first(k)]
+        refuse_large_scores(turned[0], turned[1], None, 1.0 / math.sqrt(q.shape[3]))
     sides = turned[0], turned[1], _heads_first(v)
     out, lse = softmax.attend(*sides, **softmax_options(given, options, threads))
+    refuse_overflow("q, k and v", out)
     state = PulseState(softmax.NAME, options, given, gated, states, shared, sides, out, lse)
-    return _tokens_first(out), state
+    return np.array(out.transpose(0, 2, 1, 3), order="C"), state  # a copy: the state keeps its own
 
 
 def attend_backwards(state: PulseState, grad: np.ndarray, workers: int) -> dict[str, np.ndarray]:
@@ -388,7 +392,8 @@ def tables_of(
     return rotary_tables(n, width, dtype) if first == 0 else angles(first, n, width, dtype)
 
 
-def _explain_overflow(moments: tuple[np.ndarray, np.ndarray], options: PulseOptions) -> None:
+def explain_overflow(moments: tuple[np.ndarray, np.ndarray], options: PulseOptions) -> None:
+    """Raise ValueError where states, whose `token_moments` these are, overflow."""
     if not np.isfinite(moments[1]).all():
         raise ValueError(
             f"q must not be so large, nor so long, that the states of variant {options.variant!r} overflow: "

@@ -47,6 +47,7 @@ from spo_fast.validation import (
     is_scalar,
     is_sparse,
     number,
+    plain_matrix,
     real_array,
     same_pattern,
 )
@@ -188,6 +189,7 @@ def modulate_vjp(
     p = checked_parameters(
         (w_q, w_k, w_v, w_o), n_heads, block_size, temperature, lambda_, projection_seed, module.NAME
     )
+    knm, grad_out = plain_matrix(knm), plain_matrix(grad_out, "grad_out")
     if is_sparse(knm):
         coupling = as_sparse_coupling(knm, symmetric=True)
         phases = as_phases(theta, coupling.n)

@@ -514,7 +514,7 @@ def moment_basis(length: int, order: int = 1, dtype: Any = np.float64) -> np.nda
     Raises
     ------
     ValueError
-        If `length` is below 1 or `order` below 0.
+        If `length` is below 1, `order` below 0, or `dtype` another one.
 
     Notes
     -----
@@ -533,9 +533,12 @@ def moment_basis(length: int, order: int = 1, dtype: Any = np.float64) -> np.nda
     """
     points = integer(length, "length", 1)
     columns = 1 + min(LARGEST_ORDER, integer(order, "order", 0))
+    precision = np.dtype(dtype)
+    if precision not in (np.float32, np.float64):
+        raise ValueError(f"dtype must be float32 or float64, got {precision}")
     t = np.linspace(-1.0, 1.0, points)
     basis = np.stack([np.ones(points), t, 3.0 * t * t - 1.0][:columns], axis=1)
-    return (basis / np.linalg.norm(basis, axis=0)).astype(dtype)
+    return (basis / np.linalg.norm(basis, axis=0)).astype(precision)
 
 
 def moment_resonance(

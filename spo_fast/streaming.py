@@ -11,9 +11,17 @@ import numpy as np
 
 from spo_fast.backends import attention as backends
 from spo_fast.backends.pulse import reference, statistics
-from spo_fast.context_pulse import Layer, PulseOptions, decay_of, softmax_options, tables_of, twists_of
+from spo_fast.context_pulse import (
+    Layer,
+    PulseOptions,
+    decay_of,
+    explain_overflow,
+    softmax_options,
+    tables_of,
+    twists_of,
+)
 from spo_fast.pulse import moment_basis
-from spo_fast.validation import describe, float_array, integer, like
+from spo_fast.validation import describe, float_array, integer, like, refuse_large_scores, refuse_overflow
 
 _FIRST_ROOM = 16  # tokens that a new stream has room for; it doubles when they are there
 
@@ -147,7 +155,8 @@ def step(state: PulseStream, x: Any) -> np.ndarray:
     Raises
     ------
     ValueError
-        If an argument is of the wrong kind or shape, or not finite.
+        If an argument is of the wrong kind or shape, or not finite, or scores or states overflow, after which
+        the stream cannot go on.
 
     Notes
     -----
@@ -164,6 +173,7 @@ def step(state: PulseStream, x: Any) -> np.ndarray:
     sides = (states, given["k"])
     if "A" in given:
         moments_q, moments_k = (reference.token_moments(side, workers=1) for side in sides)
+        explain_overflow(moments_q, options)
         width = layer.head_width
         if state.running is None:
             shared = statistics.gather(moments_q, moments_k, width, options.over)
@@ -182,7 +192,10 @@ def step(state: PulseStream, x: Any) -> np.ndarray:
     _remember(state, turned[1], given["v"].swapaxes(1, 2))
     past = [np.ascontiguousarray(array[:, :, : state.seen]) for array in (state.keys, state.values)]
     softmax = softmax_options(given, options, state.workers)
+    if "A" not in given:
+        refuse_large_scores(turned[0], past[0], None, softmax["scale"])
     out, _ = backends.load(state.backend).attend(turned[0], *past, **softmax)
+    refuse_overflow("x and params", out)
     return layer.output(np.ascontiguousarray(out.swapaxes(1, 2)))[:, 0]
 
 

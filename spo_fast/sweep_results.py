@@ -54,11 +54,24 @@ def _outputs(value: Any, axes: Axes) -> tuple[dict[str, _Variable], dict[str, _V
     for name, entry in _entries(value):
         if not isinstance(name, str) or name in (*axes, FINISHED, ""):
             raise ValueError(f"a run must return other names than those of the grid, got {describe(name)}")
+        refuse_path(name, "a run must return names")
         variables[name] = _variable(name, entry, coordinates)
     if not variables:
         raise ValueError("a run must return something to keep, got nothing")
     _refuse_dimensions(variables, axes)
     return variables, coordinates
+
+
+def refuse_path(name: str, what: str) -> None:
+    """Refuse names that cannot be those of files in a store.
+
+    Raises
+    ------
+    ValueError
+        For a name with a slash in either direction, of dots alone, reserved by Zarr, or its file's.
+    """
+    if set(name) & set("/\\\0") or not name.strip(".") or name.startswith("__") or name == "zarr.json":
+        raise ValueError(f"{what} that can be names of files, got {name!r}")
 
 
 def _refuse_dimensions(variables: Mapping[str, _Variable], axes: Axes) -> None:
@@ -71,6 +84,7 @@ def _refuse_dimensions(variables: Mapping[str, _Variable], axes: Axes) -> None:
         for dimension, size in zip(dimensions, array.shape, strict=True):
             if dimension in (*axes, *variables, FINISHED):
                 raise ValueError(f"{name} must have dimensions of other names, got {dimension!r}")
+            refuse_path(dimension, f"{name} must have dimensions with names")
             if sizes.setdefault(dimension, size) != size:
                 raise ValueError(f"{dimension} must be of one length, got {sizes[dimension]} and {size}")
 
@@ -79,9 +93,14 @@ def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
     import xarray
 
     if isinstance(value, Simulation):
-        value = value.to_xarray()
+        dataset = value.to_xarray()
+        # Steps that a run has chosen are its own: their times are results like others.
+        own = value.method == "rk45" and value.t.ndim == 1
+        value = dataset.swap_dims(t="sample", t_observe="observation") if own else dataset
     if isinstance(value, xarray.Dataset):
-        return list(value.reset_coords().data_vars.items())
+        aside = [name for name, array in value.coords.items() if name not in value.dims]
+        numbers = [name for name in aside if value[name].dtype.kind in "biufc"]
+        return list(value.reset_coords(numbers).data_vars.items())
     if isinstance(value, Mapping):
         return value.items()
     name = value.name if isinstance(value, xarray.DataArray) and value.name is not None else _RESULT
@@ -111,6 +130,8 @@ def _variable(name: str, value: Any, coordinates: dict[str, _Variable]) -> _Vari
 
 def _numbers(value: Any, name: str) -> np.ndarray:
     """Return an array of doubles: what is missing can then be NaN."""
+    if isinstance(value, np.ma.MaskedArray) and value.dtype.kind in "biufc":
+        value = np.ma.filled(value.astype(np.result_type(value.dtype, np.float64)), np.nan)
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         raise ValueError(f"{name} must be numbers, got {describe(value)}")
@@ -146,6 +167,7 @@ class Results:
         self.shape = tuple(map(len, self.axes.values()))
         self.finished = np.zeros(self.shape, bool)
         self._arrays: dict[str, Any] = {}
+        self._dimensions: dict[str, tuple[str, ...]] = {}  # of each array, without the axes
         self._coordinates: dict[str, Any] = {}
         self.attributes = {
             _ATTRIBUTE: json.dumps(asked),
@@ -186,6 +208,7 @@ class Results:
                 self._new_coordinate(name, dimensions, array, attributes)
                 self._coordinates[name] = array
             made = {name: self._new_array(name, *variable) for name, variable in variables.items()}
+            self._dimensions = {name: variable[0] for name, variable in variables.items()}
             self._arrays = made
         for name, (_, array, _) in variables.items():
             self._arrays[name][(*index, ...)] = array
@@ -195,8 +218,12 @@ class Results:
         if set(variables) != set(self._arrays):
             first, now = (", ".join(sorted(names)) for names in (self._arrays, variables))
             raise ValueError(f"a run must return the names of the first one, {first}, got {now}")
-        for name, (_, array, _) in variables.items():
-            kept = self._arrays[name]
+        for name, (dimensions, array, _) in variables.items():
+            kept, along = self._arrays[name], self._dimensions[name]
+            if dimensions != along:
+                raise ValueError(
+                    f"{name} must have the dimensions of the first run's, {along}, got {dimensions}"
+                )
             shape = kept.shape[len(self.shape) :]
             if array.shape != shape:
                 raise ValueError(f"{name} must have the shape of the first run's, {shape}, got {array.shape}")
@@ -204,8 +231,11 @@ class Results:
                 raise ValueError(f"{name} must be real as the first run's, got {describe(array)}")
         for name, (_, array, _) in coordinates.items():
             kept = self._coordinates.get(name)
-            if kept is None or not np.array_equal(kept, array):
-                raise ValueError(f"{name} must have the values of the first run's, got others")
+            if kept is None or not np.array_equal(kept, array, equal_nan=array.dtype.kind in "fc"):
+                raise ValueError(
+                    f"{name} must have the values of the first run's, got others: what differs from run to "
+                    "run is returned as a result"
+                )
 
     def _finish(self, index: Index) -> None:
         self.finished[index] = True
@@ -356,6 +386,7 @@ class Store(Results):
                 self._coordinates[name] = array[...]
             else:
                 self._arrays[name] = self._resized(array)
+                self._dimensions[name] = tuple(array.metadata.dimension_names[len(self.axes) :])
         for name, values in self.axes.items():
             if name not in names or self._group[name][...].tolist() != values:
                 self._new_coordinate(name, (name,), np.asarray(values), {})

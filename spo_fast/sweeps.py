@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import os
-import pickle
 import platform
 import types
 from collections import Counter
@@ -22,7 +21,7 @@ import numpy as np
 from spo_fast.crews import Index, Outcome, crew_for
 from spo_fast.files import as_path
 from spo_fast.runs import progress_bar
-from spo_fast.sweep_results import FINISHED, FORMAT, Axes, Memory, Results, Store
+from spo_fast.sweep_results import FINISHED, FORMAT, Axes, Memory, Results, Store, refuse_path
 from spo_fast.validation import choice, describe, flag, integer, package
 
 if TYPE_CHECKING:
@@ -190,6 +189,7 @@ def _axes(grid: Any, seeds: Any) -> Axes:
             raise ValueError(
                 f"grid must have names other than '', 'seed' and 'finished', got {describe(name)}"
             )
+        refuse_path(name, "grid must have names")
         axes[name] = _values(values, f"grid[{name!r}]")
     if seeds is not None:
         axes[SEED] = _seeds(seeds)
@@ -233,7 +233,7 @@ def _arguments(point: dict[str, Any], independent: bool) -> dict[str, Any]:
     if not independent:
         return point
     parameters = {  # 1 and 1.0 are the same value: an axis of integers may grow by 1.5
-        name: value if isinstance(value, str | bool) else float(value)
+        name: value if isinstance(value, str | bool) or float(value) != value else float(value)
         for name, value in sorted(point.items())
         if name != SEED
     }
@@ -255,43 +255,92 @@ def _identity(run: Any) -> dict[str, str]:
     return {"name": name, "digest": _digest_of(run), "python": ".".join(platform.python_version_tuple()[:2])}
 
 
-def _digest_of(run: Any) -> str:
+def _digest_of(value: Any, above: tuple[int, ...] = ()) -> str:
     total = hashlib.sha256()
-    for part in _parts(run, set()):
-        total.update(part)
+    for part in _parts(value, above):
+        total.update(len(part).to_bytes(8, "little") + part)
     return total.hexdigest()
 
 
-def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
-    """Yield what a function is made of; line numbers and the docstring do not count."""
+def _parts(value: Any, above: tuple[int, ...] = ()) -> Iterator[bytes]:
+    """Yield what an object is made of, in an order that another process finds too.
+
+    Functions are their code, defaults and closure; line numbers and the docstring do not count. Other objects
+    are what they would be pickled as, part by part, but for what they have only kept to be fast.
+    """
     value = getattr(value, "py_func", value)  # of what Numba has compiled
-    if isinstance(value, functools.partial):
-        yield from _parts((value.func, value.args, sorted(value.keywords.items())), seen)
+    if isinstance(value, _PLAIN):
+        yield f"{type(value).__name__} {value!r}".encode()
+        return
+    if id(value) in above:  # it holds itself
+        yield b"above"
+        return
+    above = (*above, id(value))
+    yield type(value).__qualname__.encode()
+    if isinstance(value, types.FunctionType):
+        yield from _code_parts(value.__code__, value.__doc__)
+        cells = [_content(cell) for cell in value.__closure__ or ()]
+        yield from _parts((value.__defaults__, sorted((value.__kwdefaults__ or {}).items()), cells), above)
     elif isinstance(value, types.MethodType):
-        yield from _parts((value.__func__, value.__self__), seen)
-    elif isinstance(value, types.FunctionType):
-        if id(value) not in seen:  # a function may hold itself
-            seen.add(id(value))
-            yield from _code_parts(value.__code__, value.__doc__)
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            yield from _parts((value.__defaults__, sorted((value.__kwdefaults__ or {}).items()), cells), seen)
-    elif isinstance(value, list | tuple):
+        yield from _parts((value.__func__, value.__self__), above)
+    elif isinstance(value, functools.partial):
+        yield from _parts((value.func, value.args, value.keywords), above)
+    elif isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
+        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}".encode()
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield f"{value.dtype.str} {value.shape}".encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif type(value) in (list, tuple):
         yield str(len(value)).encode()
         for entry in value:
-            yield from _parts(entry, seen)
+            yield from _parts(entry, above)
+    elif type(value) in (set, frozenset):
+        yield from sorted(_digest_of(entry, above).encode() for entry in value)
+    elif type(value) is dict:
+        pairs = value.items()
+        yield from sorted(
+            (_digest_of(name, above) + _digest_of(held, above)).encode() for name, held in pairs
+        )
     else:
-        yield from _state_parts(value, seen)
+        yield from _state_parts(value, above)
 
 
-def _state_parts(value: Any, seen: set[int]) -> Iterator[bytes]:
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable that has no value yet
+        return "no value"
+
+
+def _state_parts(value: Any, above: tuple[int, ...]) -> Iterator[bytes]:
     """Yield the contents of an object and, if it can be called, how."""
     method = inspect.getattr_static(type(value), "__call__", None)
     if isinstance(method, types.FunctionType):
-        yield from _parts(method, seen)
+        yield from _parts(method, above)
     try:
-        yield pickle.dumps(value)
-    except Exception:  # what cannot be pickled is told apart by its kind
-        yield type(value).__qualname__.encode()
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # what cannot be pickled is told apart by its kind, and by what it shows
+        reduced = (type(value), (), getattr(value, "__dict__", None))
+    if isinstance(reduced, str):
+        yield reduced.encode()
+        return
+    made_by, arguments, state, entries, items = (*reduced, None, None, None)[:5]
+    if isinstance(state, dict):
+        state = {name: held for name, held in state.items() if not _only_kept(type(value), name)}
+    held = (list(entries or ()), dict(items or ()))
+    yield from _parts((made_by, arguments, state, *held), above)
+
+
+def _only_kept(kind: type, name: Any) -> bool:
+    """Whether an attribute holds what can be computed again: a cached property, or a private cache."""
+    if not isinstance(name, str):
+        return False
+    return isinstance(inspect.getattr_static(kind, name, None), functools.cached_property) or (
+        name.startswith("__") and name.endswith("__")
+    )
 
 
 def _code_parts(code: types.CodeType, doc: str | None) -> Iterator[bytes]:

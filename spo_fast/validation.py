@@ -505,7 +505,7 @@ def _comes_from(package: str, kind: str, value: Any) -> bool:
 
 
 def _require_same_labels(value: Any, rows: Any, columns: Any, name: str) -> None:
-    if rows.equals(columns) or any(_counts(labels) for labels in (rows, columns)):
+    if rows.equals(columns) or (_counts(rows) and _names(columns)) or (_counts(columns) and _names(rows)):
         return
     raise ValueError(
         f"{name} must have the same labels in the same order along rows and columns, got {describe(value)} "
@@ -521,6 +521,11 @@ def _few(labels: Any) -> str:
 def _counts(labels: Any) -> bool:
     """Whether labels are the plain numbers that stand where none were given."""
     return type(labels).__name__ == "RangeIndex" and labels.start == 0 and labels.step == 1
+
+
+def _names(labels: Any) -> bool:
+    """Whether labels are no numbers: plain ones on the other side cannot be at odds with them."""
+    return labels.dtype.kind not in "iuf"
 
 
 def _graph_matrix(graph: Any, name: str) -> Any:
@@ -1096,7 +1101,7 @@ def attention_input(
     explain_nonfinite(q=queries)
     _explain_unmasked(mask, k=keys, v=values)
     factor = 1.0 / math.sqrt(width) if scale is None else number(scale, "scale")
-    _refuse_large_scores(queries, keys, mask, factor)
+    refuse_large_scores(queries, keys, mask, factor)
     groups = math.prod(leading)
     return AttentionInput(
         queries.reshape(groups, heads, n, width),
@@ -1137,8 +1142,14 @@ def _explain_unmasked(mask: np.ndarray | None, **arrays: np.ndarray) -> None:
             explain_nonfinite(**{name: visible})
 
 
-def _refuse_large_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, scale: float) -> None:
-    """Refuse what lets a score overflow, in whatever order its factors are multiplied."""
+def refuse_large_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, scale: float) -> None:
+    """Refuse what lets a score overflow, in whatever order its factors are multiplied. O(size).
+
+    Raises
+    ------
+    ValueError
+        If `q`, `k` and `scale` are that large.
+    """
     visible = True if mask is None else mask[..., None, :, None]
     top_q, top_k = (
         max(float(array.max(initial=0.0, where=seen)), -float(array.min(initial=0.0, where=seen)))
@@ -1314,6 +1325,20 @@ def phase_input(
         parts,
         phase_dynamics(**dynamics),
     )
+
+
+def refuse_overflow(names: str, out: np.ndarray) -> None:
+    """Refuse arguments that are finite, but so large that what an attention made of them is not. O(size).
+
+    Raises
+    ------
+    ValueError
+        If an entry of `out` is not finite.
+    """
+    if not np.isfinite(out).all():
+        raise ValueError(
+            f"{names} must not be so large that scores or outputs overflow, got a result not finite"
+        )
 
 
 def refuse_large_phases(given: PhaseInput) -> None:

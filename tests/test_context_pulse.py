@@ -620,6 +620,46 @@ def test_states_that_overflow_are_refused(backend):
             )
 
 
+@pytest.mark.parametrize("variant, dtype, size", [("standard", "f4", 1e19), ("leaky", "f8", 1e155)])
+def test_scores_that_overflow_are_refused(variant, dtype, size, backend, rng):
+    x = (size * rng.normal(size=(1, 4, 4))).astype(dtype)
+    params = {name: np.eye(4, dtype=dtype) for name in ("W_Q", "W_K", "W_V")}
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(ValueError, match="must not be so large that scores overflow"),
+    ):
+        attention.context_pulse_attention(x, params, variant=variant, backend=backend)
+
+
+def follow(state, tokens):
+    with np.errstate(all="ignore"):
+        return [attention.step(state, x) for x in tokens]
+
+
+def test_streams_refuse_what_overflows():
+    """States double from chunk to chunk."""
+    params = {name: np.ones(shape) for name, shape in parameter_shapes("chunked", 2, 1, 2).items()}
+    state = attention.stream(params, variant="chunked", chunk_size=1)
+    with pytest.raises(ValueError, match="overflow"):
+        follow(state, np.ones((1100, 1, 2)))
+    state = attention.stream({name: np.eye(2) for name in ("W_Q", "W_K", "W_V")}, variant="leaky")
+    with pytest.raises(ValueError, match="must not be so large that scores overflow"):
+        follow(state, np.full((2, 1, 2), 1e160))
+    params |= {"W_Q": 1e160 * np.eye(2), "W_K": 1e160 * np.eye(2), "gate_proj.weight": np.zeros((2, 2))}
+    state = attention.stream(params, variant="chunked", chunk_size=4)
+    with pytest.raises(ValueError, match="that the states of variant 'chunked' overflow"):
+        follow(state, np.array([[[1.0, 2.0]]]))
+
+
+def test_the_result_is_not_what_the_state_keeps(rng):
+    q, k, v, grad = rng.normal(size=(4, 1, 5, 1, 4))
+    out, state = attention.pulse_attention(q, k, v)
+    before = attention.pulse_attention_vjp(state, grad)
+    out += 1.0
+    after = attention.pulse_attention_vjp(state, grad)
+    assert all(same_bits(before[name], after[name]) for name in "qkv")
+
+
 def test_large_states_keep_single_precision(backend, rng):
     """Squares of 10^25 have no place in float32."""
     x, params, how = draw_layer(rng, "chunked", dtype=np.float32)

@@ -144,6 +144,16 @@ def test_couplings_of_members_may_be_labelled(rng):
     assert same_bits(run(theta, matrix), run(theta, knm))
 
 
+def test_shuffled_rows_without_names_are_refused(rng):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(symmetric(rng, 3))
+    for rows in ([1, 0, 2], [2, 1, 0]):
+        with pytest.raises(ValueError, match="same labels in the same order"):
+            modulate(frame.iloc[rows], np.zeros(3))
+    names = pandas.DataFrame(frame.values, index=["a", "b", "c"])
+    assert modulate(names, np.zeros(3)).shape == (3, 3)
+
+
 def test_labels_in_another_order_are_refused(rng):
     knm = symmetric(rng, 3)
     frame, _, array, _ = labelled(knm, list("abc"))

@@ -506,3 +506,18 @@ def test_large_symmetric_couplings_with_each_instruction_set(diagonal, instructi
     options = {"dt": 0.05, "n_steps": 3, "alpha": 0.2, "zeta": 0.1}
     found, expected = (simulate_vjp(theta, 1.0, knm, grad, **options, backend=b) for b in ("cython", "numpy"))
     agree(found, {k: getattr(expected, k) for k in ("theta", "omega", "knm", "alpha", "zeta", "psi")})
+
+
+def test_graphs_and_labelled_matrices_are_couplings():
+    networkx, pandas = pytest.importorskip("networkx"), pytest.importorskip("pandas")
+    graph, theta, grad = networkx.path_graph(3), np.array([0.0, 1.0, 2.5]), np.arange(9.0).reshape(3, 3)
+    dense = networkx.to_numpy_array(graph)
+    expected = modulate_vjp(dense, theta, grad)
+    found = modulate_vjp(pandas.DataFrame(dense), theta, pandas.DataFrame(grad))
+    np.testing.assert_array_equal(found.knm, expected.knm)
+    sparse = networkx.to_scipy_sparse_array(graph)
+    found = modulate_vjp(graph, theta, sparse)
+    np.testing.assert_array_equal(found.theta, modulate_vjp(sparse, theta, sparse).theta)
+    shuffled = pandas.DataFrame(dense, index=list("abc"), columns=list("acb"))
+    with pytest.raises(ValueError, match="knm must have the same labels"):
+        modulate_vjp(shuffled, theta, grad)

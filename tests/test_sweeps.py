@@ -216,6 +216,13 @@ def test_a_simulation_is_a_result(tmp_path):
         ({"a": 1}, {"a": 1, "b": 1}, "names of the first one, a, got a, b"),
         ([1, 2], [1, 2, 3], r"result must have the shape of the first run's, \(2,\), got \(3,\)"),
         (1, 1j, "result must be real as the first run's"),
+        ({"R/psi": 1}, None, "names that can be names of files, got 'R/psi'"),
+        ({"R": ("a\\b", [1])}, None, r"dimensions with names that can be names of files, got 'a"),
+        (
+            {"a": (("p", "q"), np.eye(2))},
+            {"a": (("q", "p"), np.eye(2))},
+            r"a must have the dimensions of the first run's, \('p', 'q'\), got \('q', 'p'\)",
+        ),
     ],
 )
 @pytest.mark.parametrize("stored", [False, True])
@@ -227,6 +234,54 @@ def test_what_cannot_be_kept_is_a_failed_run(tmp_path, first, second, message, s
     wrong = [point["x"] for point, _ in error.value.failures]
     assert wrong == ([1, 2, 3] if second is None else [2])
     assert error.value.dataset["finished"].values[:, 0].tolist() == [x not in wrong for x in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "zarr.json", "__x"])
+def test_an_axis_can_be_a_file(name):
+    with pytest.raises(ValueError, match="grid must have names that can be names of files"):
+        sweep(lambda seed, **given: 1.0, {name: [1]})
+
+
+def test_times_that_runs_choose_are_results(tmp_path):
+    def run(lag, seed):
+        return simulate(
+            [0.0, 1.0],
+            [1.0, 3.0],
+            [[0, 1], [1, 0]],
+            alpha=lag,
+            dt=1.0,
+            n_steps=4,
+            record_every=1,
+            method="rk45",
+        )
+
+    found = sweep(run, {"lag": [0.0, 0.5]}, store=tmp_path / "out.zarr")
+    for lag in (0.0, 0.5):
+        own = found.sel(lag=lag, seed=0)
+        np.testing.assert_array_equal(own["t"].values, run(lag, 0).t)
+        np.testing.assert_array_equal(own["R"].values, run(lag, 0).R)
+        np.testing.assert_array_equal(own["t_observe"].values, run(lag, 0).t_observe)
+    assert found["theta"].dims == ("lag", "seed", "sample", "oscillator")
+
+
+def test_coordinates_of_results(tmp_path):
+    def run(seed):
+        along = {"x": [0.0, np.nan], "name": ("x", ["a", "b"]), "mass": ("x", [1.0, 2.0])}
+        return xarray.Dataset({"a": ("x", [1.0, seed])}, coords=along)
+
+    found = sweep(run, {}, seeds=2, store=tmp_path / "out.zarr")
+    assert found["mass"].dims == ("seed", "x") and "name" not in found
+    np.testing.assert_array_equal(found["x"].values, [0.0, np.nan])
+
+
+def test_what_is_masked_is_missing():
+    found = sweep(lambda seed: np.ma.masked_array([1, 2], mask=[False, True]), {})
+    np.testing.assert_array_equal(found["result"].values, [[1.0, np.nan]])
+
+
+def test_large_integers_have_independent_seeds_of_their_own():
+    found = sweep(lambda x, seed: float(seed), {"x": [2**53, 2**53 + 1]}, independent=True)
+    assert found["result"].values[0] != found["result"].values[1]
 
 
 def test_other_times_are_refused():
@@ -437,6 +492,91 @@ def test_what_a_function_holds_is_part_of_it(tmp_path):
             sweep(other, **arguments)
     with pytest.raises(ValueError, match="has been changed since"):
         sweep(functools.partial(made(np.ones(3), twice), shift=1.0), **arguments)
+
+
+class Held:
+    """Keeps what it has computed."""
+
+    def __init__(self, helper):
+        self.helper = helper
+
+    @functools.cached_property
+    def costly(self):
+        return self.helper(1.0)
+
+    def __call__(self, seed):
+        return self.costly + seed
+
+
+@pytest.mark.parametrize("holder", ["dictionary", "object"])
+def test_functions_inside_of_what_is_held_count_and_caches_do_not(tmp_path, holder):
+    def made(helper):
+        if holder == "object":
+            return Held(helper)
+        held = {"f": helper, "words": {"a", "b"}, "cells": [np.arange(3)]}
+
+        def run(seed):
+            return held["f"](seed)
+
+        return run
+
+    arguments = {"grid": {}, "seeds": 2, "store": tmp_path / "out.zarr"}
+    first = made(lambda x: x + 1.0)
+    sweep(first, **arguments)
+    sweep(first, **arguments)  # which has kept something by now
+    sweep(made(lambda x: x + 1.0), **arguments)
+    with pytest.raises(ValueError, match="has been changed since"):
+        sweep(made(lambda x: x + 100.0), **arguments)
+
+
+def test_graphs_that_a_function_holds_are_told_by_their_edges(tmp_path):
+    networkx = pytest.importorskip("networkx")
+
+    def made(graph):
+        return lambda seed: spo_fast.order_parameter([0.0, 1.0, graph.size()])[0] + graph.number_of_edges()
+
+    arguments = {"grid": {}, "seeds": 2, "store": tmp_path / "out.zarr"}
+    graph = networkx.path_graph(3)
+    for _ in range(2):
+        sweep(made(graph), **arguments)
+        list(graph.adj), list(graph.edges), graph.degree  # kept by the graph
+    sweep(made(networkx.path_graph(3)), **arguments)
+    with pytest.raises(ValueError, match="has been changed since"):
+        sweep(made(networkx.cycle_graph(3)), **arguments)
+
+
+def test_a_function_is_the_same_in_every_process():
+    """Whatever the seed of the hashes is: sets come in another order."""
+    program = """
+        from spo_fast import sweeps
+        def run(seed, words=frozenset({"a", "b", "c", "d"}), table={"x": {"p", "q", "r"}}):
+            return len(words) in {1, 2, 3}
+        print(sweeps._identity(run)["digest"])
+    """
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(4)
+    }
+    assert len(digests) == 1
+
+
+def test_a_variable_without_a_value_is_no_trouble():
+    def run(seed):
+        return helper()
+
+    with pytest.raises(SweepError, match="helper"):
+        sweep(run, {})
+
+    def helper():
+        return 1.0
+
+    assert sweep(run, {})["result"].item() == 1.0
 
 
 def test_what_cannot_be_pickled_is_no_trouble(tmp_path):

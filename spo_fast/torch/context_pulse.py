@@ -20,6 +20,7 @@ from spo_fast.context_pulse import PulseOptions, parameter_shapes
 from spo_fast.torch import context_pulse_eager
 from spo_fast.torch.boundary import gradients, once, opaque, require, view, wants_eager
 from spo_fast.torch.layers import head_width, matrix, reset_linear
+from spo_fast.validation import integer
 
 _NAMES = ("q", "k", "v", "gate", "decay_logit", "A", "sink", "v_null")
 
@@ -143,6 +144,8 @@ class _ContextPulse(nn.Module):
     ) -> None:
         super().__init__()
         checked = PulseOptions.checked(variant, **options)
+        integer(d_model, "d_model", 1)
+        integer(d_head, "d_head", 1)
         context_pulse.check_heads(checked, n_heads, d_head)
         self.variant, self.n_heads, self.options, self.implementation = (
             variant,

@@ -36,6 +36,8 @@ def pulse_attention(
     -------
     Tensor, shape (B, N, H, d)
     """
+    if not q.numel():
+        return torch.zeros_like(v)
     u = q if gate is None else gate.sigmoid() * q
     u, k, v = (tensor.transpose(1, 2) for tensor in (u, k, v))
     if options.variant == "leaky":

@@ -32,6 +32,7 @@ def causal_attention(
     Tensor, shape (..., H, N, f)
     """
     n, m = q.shape[-2], k.shape[-2]
+    _require_shapes(q, k, v, sink, sink_value)
     hidden = ~_past(n, m, q.device) if causal else None
     if key_mask is None and sink is None and m > 0 and (not causal or n <= m):  # every row has a key
         return _softmax(q * scale @ k.mT, hidden) @ v
@@ -55,6 +56,21 @@ def causal_attention(
         if sink_value is not None:
             value = value + apart * sink_value[:, None, :]
     return value / total.masked_fill(total == 0.0, 1.0)
+
+
+def _require_shapes(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, sink_value: Tensor | None) -> None:
+    """Refuse shapes that would be broadcast into a result of another meaning."""
+    heads = q.shape[:-2]
+    if k.shape[:-2] != heads or k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"k must have shape {(*heads, 'M', q.shape[-1])}, got {tuple(k.shape)}")
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"v must have shape {(*k.shape[:-1], 'f')}, got {tuple(v.shape)}")
+    if sink is not None and sink.shape != heads[-1:]:
+        raise ValueError(f"sink must have shape {tuple(heads[-1:])}, got {tuple(sink.shape)}")
+    if sink_value is not None and sink_value.shape != (heads[-1], v.shape[-1]):
+        raise ValueError(
+            f"sink_value must have shape {(heads[-1], v.shape[-1])}, got {tuple(sink_value.shape)}"
+        )
 
 
 def _past(n: int, m: int, device: torch.device) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from spo_fast.attention import POSITIONS, position_ramp
 from spo_fast.torch.eager import rotate
 from spo_fast.torch.functional import causal_attention, phase_attention
+from spo_fast.validation import integer
 
 
 def head_width(d_model: int, n_heads: int) -> int:
@@ -221,8 +222,7 @@ class OscillatorAttention(nn.Module):
             raise ValueError(f"head width must be even for separate_qk, got {width}")
         if pos not in POSITIONS:
             raise ValueError(f"pos must be one of {', '.join(POSITIONS)}, got {pos!r}")
-        if steps < 0:
-            raise ValueError(f"steps must be at least 0, got {steps}")
+        steps = integer(steps, "steps", 0)
         m = width // 2 if separate_qk else width
         self.n_heads, self.separate_qk, self.pos = n_heads, separate_qk, pos
         self.steps, self.dt, self.static_query, self.value_consensus = (

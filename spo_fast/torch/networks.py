@@ -6,6 +6,7 @@ wider of their types, and each gradient that of its tensor.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.autograd import Function
 
 from spo_fast import derivatives, kuramoto, modulation
 from spo_fast.torch.boundary import once, opaque, require
+from spo_fast.validation import describe, is_sparse
 
 _ADVICE = "there is no other implementation"
 _PROJECTIONS = ("w_q", "w_k", "w_v", "w_o")
@@ -197,8 +199,8 @@ def _handed_over(
 
 
 def _save(ctx: Any, values: tuple[Any, ...]) -> None:
-    """Keep tensors through the context, for its check that nobody writes to them, and the rest beside it."""
-    ctx.rest = [None if isinstance(value, Tensor) else value for value in values]
+    """Keep tensors through the context, for its check that nobody writes to them, and copies of the rest."""
+    ctx.rest = [None if isinstance(value, Tensor) else copy.deepcopy(value) for value in values]
     ctx.save_for_backward(*(value if isinstance(value, Tensor) else None for value in values))
 
 
@@ -250,7 +252,7 @@ class _Simulate(Function):
         *values: Any,
     ) -> Tensor:
         _save(ctx, values)
-        ctx.settings, ctx.names, ctx.others = settings, names, others
+        ctx.settings, ctx.names, ctx.others = settings, names, copy.deepcopy(others)
         ctx.checkpoint_every = checkpoint_every
         given = _arguments(values, names, others)
         run = kuramoto.simulate(**given, **settings, observe=(), workers=torch.get_num_threads())
@@ -290,6 +292,8 @@ def _arguments(
 @opaque
 def _modulate(given: tuple[Any, ...], settings: dict[str, Any]) -> Tensor:
     names = ("knm", "theta", *_PROJECTIONS, "temperature", "lambda_")
+    if is_sparse(given[0]):
+        raise ValueError(f"knm must be dense, since the result is a tensor, got {describe(given[0])}")
     dtype = _checked(dict(zip(names, given, strict=True)))
     return _Modulate.apply(settings, dtype, *given)
 
@@ -307,6 +311,7 @@ def _simulate(
     if unknown:
         raise ValueError(f"modulation[{min(unknown)!r}] must not be a tensor")
     dtype = _checked(dict(zip(_RUN, given, strict=True)) | inner)
-    if given[0].dim() != 1:
-        raise ValueError(f"theta must have shape (N,) for derivatives, got {tuple(given[0].shape)}")
+    shape = np.shape(_plain(given[0]))
+    if len(shape) != 1:
+        raise ValueError(f"theta must have shape (N,) for derivatives, got {shape}")
     return _Simulate.apply(settings, checkpoint_every, tuple(inner), others, dtype, *given, *inner.values())

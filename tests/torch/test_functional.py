@@ -199,6 +199,23 @@ def test_types_that_the_kernel_has_not_are_refused(dtype):
         causal_attention(q, q, q)
 
 
+@pytest.mark.parametrize("implementation", ["kernel", "eager"])
+def test_shapes_are_not_broadcast(implementation):
+    q, sink = torch.randn(1, 2, 3, 4), torch.randn(2)
+    for name, options in {
+        "k": {"k": q[..., :3]},
+        "v": {"v": q[:, :, :1]},
+        "sink": {"sink": torch.randn(1)},
+        "sink_value": {"sink": sink, "sink_value": torch.randn(1, 4)},
+    }.items():
+        with pytest.raises(ValueError, match=f"{name} must have shape"):
+            causal_attention(**({"q": q, "k": q, "v": q} | options), implementation=implementation)
+    with pytest.raises(ValueError, match=r"key_mask must be bool, got torch\.int64"):
+        causal_attention(q, q, q, key_mask=torch.ones(1, 3, dtype=torch.int64), implementation=implementation)
+    with pytest.raises(ValueError, match="sink_value must be None without a sink"):
+        causal_attention(q, q, q, sink_value=torch.randn(2, 4), implementation=implementation)
+
+
 def test_half_precision_is_for_the_eager_implementation():
     q = samples.draw(1, 1, 3, 2, grad=False)
     half = causal_attention(*3 * [q.half()], implementation="eager")

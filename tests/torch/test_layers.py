@@ -227,7 +227,7 @@ def test_phases_far_out_keep_their_places_in_float32(implementation):
         ((8, 0), {}, "n_heads must divide d_model, got 0 and 8"),
         ((6, 2), {"separate_qk": True}, "head width must be even for separate_qk, got 3"),
         ((8, 2), {"pos": "high"}, "pos must be one of full, low, none, got 'high'"),
-        ((8, 2), {"steps": -1}, "steps must be at least 0, got -1"),
+        ((8, 2), {"steps": -1}, "steps must be an integer >= 0, got -1"),
     ],
 )
 def test_layers_that_cannot_be_are_refused(arguments, options, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from samples import relative, symmetric
 from torch.autograd import gradcheck
@@ -210,6 +211,25 @@ def test_misuse_is_refused(rng):
         modulate(tensor(np.triu(np.ones((3, 3)), 1)), theta)
     with pytest.raises(ValueError, match=r"theta must have shape \(N,\) for derivatives"):
         simulate(theta.expand(2, 3), **run)
+    with pytest.raises(ValueError, match=r"theta must have shape \(N,\) for derivatives, got \(\)"):
+        simulate(1.0, **run)
+    with pytest.raises(ValueError, match="knm must be dense, since the result is a tensor, got"):
+        modulate(scipy.sparse.csr_array(np.zeros((3, 3))), theta)
+
+
+def test_arrays_may_change_before_the_reverse_pass(rng):
+    knm, theta = tensor(symmetric(rng, 3)), tensor(np.arange(3.0))
+    weights = dict(zip(("w_q", "w_k", "w_v", "w_o"), spo_fast.default_projections(), strict=True))
+    alpha = rng.normal(size=(3, 3))
+    found = []
+    for change in (False, True):
+        own, lag = {name: array.copy() for name, array in weights.items()}, alpha.copy()
+        end = simulate(theta, 1.0, knm, alpha=lag, dt=0.1, n_steps=3, modulation=own)
+        if change:
+            own["w_q"][...], lag[...] = 0.0, 0.0
+        found.append(torch.autograd.grad(end.square().sum(), (knm, theta)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 def test_writing_to_an_input_before_the_reverse_pass_is_noticed(rng):

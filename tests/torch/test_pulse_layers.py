@@ -199,6 +199,31 @@ def test_a_tensor_that_was_written_to_is_noticed():
         out.sum().backward()
 
 
+@pytest.mark.parametrize("n", [1, 6])
+@pytest.mark.parametrize(
+    "make", [StandardAttention, LeakyContextPulse, ParsevalAttention, lambda d: ChunkedContextPulse(d, 1)]
+)
+def test_a_result_may_be_written_to(make, n):
+    layer, x = make(8).double(), torch.randn(1, n, 8, dtype=torch.float64)
+    layer(x).add(x).square().sum().backward()
+    expected = {name: p.grad.clone() for name, p in layer.named_parameters()}
+    layer.zero_grad()
+    layer(x).add_(x).square().sum().backward()
+    for name, p in layer.named_parameters():
+        torch.testing.assert_close(p.grad, expected[name], rtol=0, atol=0)
+
+
+def test_nothing_gives_nothing_in_both_implementations():
+    for make, sizes in (
+        (ChunkedContextPulse, (8, 2)),
+        (AlpertContextPulse, (8, 2)),
+        (LeakyContextPulse, (8,)),
+    ):
+        for implementation in ("kernel", "eager"):
+            layer = make(*sizes, implementation=implementation)
+            assert layer(torch.zeros(2, 0, 8)).shape == (2, 0, 8)
+
+
 def test_strides_do_not_matter():
     shapes = {"gate": (2, 5, 2, 4), "A": (2, 4, 4), "sink": (2,), "v_null": (2, 4)}
     q, k, v = (torch.randn(2, 2, 5, 4, dtype=torch.float64).transpose(1, 2) for _ in range(3))
@@ -219,6 +244,8 @@ def test_strides_do_not_matter():
         (lambda: ParsevalAttention(8, 3), "width of a head must be even for variant 'parseval', got 3"),
         (lambda: ParsevalAttention(8, wedge="both"), "wedge must be one of 'published', 'relative'"),
         (lambda: LeakyContextPulse(8, decay=2.0), "decay must be <= 1"),
+        (lambda: StandardAttention(0), "d_model must be an integer >= 1, got 0"),
+        (lambda: StandardAttention(8, 0), "d_head must be an integer >= 1, got 0"),
         (lambda: ChunkedContextPulse(8, 2, chunk_size=0), "chunk_size must be an integer >= 1"),
         (
             lambda: StandardAttention(8, implementation="c")(torch.ones(1, 2, 8)),
