@@ -8,7 +8,14 @@ softmax with one layer. Nothing is published for it.
 
 from __future__ import annotations
 
-from spo_fast.experiments.study import trained
+from spo_fast.experiments.study import claim, trained
+from spo_fast.experiments.summary import Outcome, thousands
+
+
+def _sooner(oscillator: Outcome, softmax: Outcome) -> tuple[str, bool]:
+    text = f"{thousands(oscillator.to_95)} against {thousands(softmax.to_95)}"
+    return text, oscillator.to_95 < softmax.to_95
+
 
 STUDY = trained(
     "timing",
@@ -16,4 +23,12 @@ STUDY = trained(
     __doc__,
     ("softmax", "softmax-2", "softmax-looped", "oscillator", "static", "static-looped", "separate"),
     task="timing",
+    claims=(
+        claim(
+            "the oscillator with T 4 keeps time (95 %) in fewer sequences than one layer of softmax",
+            "",
+            ("oscillator", "softmax"),
+            _sooner,
+        ),
+    ),
 )

@@ -167,6 +167,35 @@ def test_claims_wait_for_their_runs():
     assert verdicts(ASSOCIATION, [record("softmax")])[0] == "holds"
 
 
+@pytest.mark.parametrize(
+    "name, figures, other",
+    [
+        ("multihop", {"oscillator": (0.97, 1), "softmax": (0.3, None)}, {"softmax": (0.99, 1)}),
+        ("multihop", {"oscillator": (0.97, 1), "softmax": (0.3, None)}, {"oscillator": (0.3, None)}),
+        ("timing", {"oscillator": (1.0, 6400), "softmax": (1.0, 12800)}, {"softmax": (1.0, 6400)}),
+        (
+            "pairs16",
+            {
+                "softmax-looped": (1.0, 6400),
+                "softmax-2": (1.0, 7000),
+                "separate": (1.0, 8000),
+                "oscillator": (1.0, 9000),
+                "static": (0.9, None),
+            },
+            {"separate": (1.0, 9000)},
+        ),
+    ],
+)
+def test_criteria_that_nobody_has_published_are_judged(name, figures, other):
+    study = command.load(name)
+    for chosen, verdict in ((figures, "holds"), (figures | other, "differs")):
+        found = [
+            record(model, task=study.task, final=final, sequences_to_95=reached)
+            for model, (final, reached) in chosen.items()
+        ]
+        assert verdicts(study, found) == [verdict]
+
+
 def test_a_mechanism_that_does_not_grow_is_told():
     found = copy.deepcopy(published())
     for r in found:
