@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from spo_fast.validation import integer, number
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
@@ -74,10 +76,9 @@ def scpn16_layers(per_layer: int = 8, *, intra: float = 0.8) -> LayeredNetwork:
     Raises
     ------
     ValueError
-        When ``per_layer`` is below 1.
+        When ``per_layer`` is no integer of at least 1, or ``intra`` no finite number.
     """
-    if per_layer < 1:
-        raise ValueError(f"per_layer must be at least 1, got {per_layer}")
+    per_layer, intra = integer(per_layer, "per_layer", 1), number(intra, "intra")
     between = scpn16()
     np.fill_diagonal(between, intra)
     knm = np.kron(between, np.full((per_layer, per_layer), 1.0 / per_layer))
@@ -103,8 +104,14 @@ def natural_frequencies(n: int, *, mean: float = 1.0, spread: float = 0.8, seed:
     Returns
     -------
     ndarray, shape (n,), rad per time unit
+
+    Raises
+    ------
+    ValueError
+        When ``n`` is no integer of at least 0, or a number not finite, or ``spread`` negative.
     """
-    return np.random.default_rng(seed).normal(mean, spread, n)
+    centre, width = number(mean, "mean"), number(spread, "spread", minimum=0.0)
+    return np.random.default_rng(seed).normal(centre, width, integer(n, "n", 0))
 
 
 def initial_phases(n: int, *, seed: int = 0) -> np.ndarray:
@@ -121,8 +128,13 @@ def initial_phases(n: int, *, seed: int = 0) -> np.ndarray:
     -------
     ndarray, shape (n,), radians
         Phases in [0, 2 pi).
+
+    Raises
+    ------
+    ValueError
+        When ``n`` is no integer of at least 0.
     """
-    return np.random.default_rng(seed).uniform(0.0, 2.0 * np.pi, n)
+    return np.random.default_rng(seed).uniform(0.0, 2.0 * np.pi, integer(n, "n", 0))
 
 
 class PowerGrid(NamedTuple):

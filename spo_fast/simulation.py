@@ -133,6 +133,15 @@ class Simulation:
     def from_xarray(cls, dataset: xarray.Dataset) -> Simulation:
         """Return the simulation that `to_xarray` made a dataset of, from whatever file that was read.
 
+        Parameters
+        ----------
+        dataset : xarray.Dataset
+            As `to_xarray` returned it.
+
+        Returns
+        -------
+        Simulation
+
         Raises
         ------
         ValueError
@@ -211,6 +220,10 @@ class Simulation:
         ----------
         path : path
             .npz, or .nc, netCDF of any kind that the installed packages read.
+
+        Returns
+        -------
+        Simulation
 
         Raises
         ------

@@ -35,7 +35,7 @@ def test_layers_share_the_coupling_among_their_oscillators(per_layer):
 
 
 def test_empty_layers_are_refused():
-    with pytest.raises(ValueError, match="per_layer must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="per_layer must be an integer >= 1, got 0"):
         datasets.scpn16_layers(0)
 
 
@@ -48,3 +48,17 @@ def test_drawn_inputs_depend_on_the_seed_alone():
     omega = datasets.natural_frequencies(100_000, mean=3.0, spread=0.5)
     assert omega.mean() == pytest.approx(3.0, abs=0.01)
     assert omega.std() == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: datasets.scpn16_layers(2.5), "per_layer must be an integer, got 2.5"),
+        (lambda: datasets.initial_phases(2.5), "n must be an integer, got 2.5"),
+        (lambda: datasets.natural_frequencies(-1), "n must be an integer >= 0, got -1"),
+        (lambda: datasets.natural_frequencies(3, spread=-1.0), "spread must be >= 0"),
+    ],
+)
+def test_arguments_are_checked(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

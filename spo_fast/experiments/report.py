@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ def write(studies: Sequence[Study], folder: Path, pages: Path, picture: Path | N
         command.draw(study, found[study.path], image)
         written += [page, image]
     page = pages / f"{SUMMARY}.md"
-    files.write_text(_summary(studies, found, folder, picture), page)
+    files.write_text(_summary(studies, found, folder, pages, picture), page)
     with files.replacing(picture) as temporary:
         draw_summary(found).savefig(temporary, dpi=150, format="png")
     return [*written, page, picture]
@@ -128,13 +129,13 @@ def claims_table(studies: Sequence[Study], found: Mapping[str, Sequence[Record]]
 
 
 def _summary(
-    studies: Sequence[Study], found: Mapping[str, Sequence[Record]], folder: Path, picture: Path
+    studies: Sequence[Study], found: Mapping[str, Sequence[Record]], folder: Path, pages: Path, picture: Path
 ) -> str:
     lines = [
         "# What the studies found",
         f"    spo-fast experiment report --out {folder}",
         "Made from the records by the command above; every row says what was asked before anything was run.",
-        f"![Binding, decoding, association]({picture.name})",
+        f"![Binding, decoding, association]({os.path.relpath(picture, pages)})",
         "\n".join(claims_table(studies, found)),
         "\n".join(_overview(studies, found)),
     ]

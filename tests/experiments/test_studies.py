@@ -333,6 +333,16 @@ def test_the_report_runs_from_the_command_line(tmp_path, capsys):
     assert all(Path(line).exists() for line in capsys.readouterr().out.split())
 
 
+def test_the_summary_shows_its_picture_wherever_that_is(tmp_path):
+    write(tmp_path / "out", published()[:3])
+    picture = tmp_path / "elsewhere" / "summary.png"
+    picture.parent.mkdir()
+    arguments = ["--out", str(tmp_path / "out"), "--docs", str(tmp_path / "docs"), "--plot", str(picture)]
+    assert cli.main(["experiment", "report", *arguments]) == 0
+    (link,) = re.findall(r"!\[.*\]\((.*)\)", (tmp_path / "docs" / "experiments.md").read_text("utf-8"))
+    assert (tmp_path / "docs" / link).resolve() == picture.resolve()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
