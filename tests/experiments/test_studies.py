@@ -196,6 +196,20 @@ def test_criteria_that_nobody_has_published_are_judged(name, figures, other):
         assert verdicts(study, found) == [verdict]
 
 
+def test_a_third_rate_counts_over_the_seeds_that_have_it():
+    study = command.load("rates")
+    found = [record(model, rate) for model in PROTOCOL for rate in study.rates]
+    assert verdicts(study, found[:-1]) == [""]
+    assert verdicts(study, found) == ["holds"]
+    better = [
+        r | {"accuracy": [1.0, 1.0]} if r["model"] == "looped" and r["rate"] == 1e-2 else r for r in found
+    ]
+    assert verdicts(study, better) == ["differs"]
+    alone = record("looped", 3e-3, seed=1, accuracy=[1.0, 1.0])  # a seed that the third rate has not
+    assert verdicts(study, [*better, alone]) == ["differs"]
+    assert "for T 1 looped ×4" in "".join(report.claims_table([study], {study.path: better}))
+
+
 def test_a_mechanism_that_does_not_grow_is_told():
     found = copy.deepcopy(published())
     for r in found:
