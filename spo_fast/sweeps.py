@@ -262,6 +262,10 @@ def _digest_of(value: Any, above: tuple[int, ...] = ()) -> str:
     return total.hexdigest()
 
 
+# What its repr tells whole.
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
+
+
 def _parts(value: Any, above: tuple[int, ...] = ()) -> Iterator[bytes]:
     """Yield what an object is made of, in an order that another process finds too.
 
@@ -285,7 +289,7 @@ def _parts(value: Any, above: tuple[int, ...] = ()) -> Iterator[bytes]:
         yield from _parts((value.__func__, value.__self__), above)
     elif isinstance(value, functools.partial):
         yield from _parts((value.func, value.args, value.keywords), above)
-    elif isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
+    elif isinstance(value, type | types.ModuleType):
         yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}".encode()
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         yield f"{value.dtype.str} {value.shape}".encode()
@@ -303,9 +307,6 @@ def _parts(value: Any, above: tuple[int, ...] = ()) -> Iterator[bytes]:
         )
     else:
         yield from _state_parts(value, above)
-
-
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
 
 
 def _content(cell: Any) -> Any:

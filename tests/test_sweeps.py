@@ -545,6 +545,18 @@ def test_graphs_that_a_function_holds_are_told_by_their_edges(tmp_path):
         sweep(made(networkx.cycle_graph(3)), **arguments)
 
 
+def test_methods_of_built_in_objects_are_told_by_their_object(tmp_path):
+    def made(table):
+        look = table.get
+        return lambda seed: look(seed, 0.0)
+
+    arguments = {"grid": {}, "seeds": 2, "store": tmp_path / "out.zarr"}
+    for _ in range(2):
+        sweep(made({0: 1.0}), **arguments)
+    with pytest.raises(ValueError, match="has been changed since"):
+        sweep(made({0: 2.0}), **arguments)
+
+
 def test_a_function_is_the_same_in_every_process():
     """Whatever the seed of the hashes is: sets come in another order."""
     program = """
