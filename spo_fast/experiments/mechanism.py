@@ -78,7 +78,7 @@ def _measure(model: Model, batch: Batch) -> dict[str, Tensor]:
     rows = torch.arange(len(batch))
     steps = []
     x = model.embedding(torch.from_numpy(batch.tokens))
-    queries = model.first_phases(x) if model.first_asks else None
+    queries = model.asking(x)
     for _ in range(model.loops):
         for attention, aligned in _walk(block.attention, block.norm_attention(x), queries):
             steps.append(

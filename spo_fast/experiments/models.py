@@ -59,14 +59,14 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (B, N) to scores (B, 64) of what comes next."""
         x = self.embedding(tokens)
-        queries = self.first_phases(x) if self.first_asks else None
+        queries = self.asking(x)
         for _ in range(self.loops):
             for block in self.blocks:
                 x = block(x, queries)
         return self.readout(x[:, -1])
 
-    def first_phases(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Project what stands before the one block onto cosine and sine parts.
+    def asking(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the phases that ask in every loop, where those of what stands before the first one do.
 
         Parameters
         ----------
@@ -74,8 +74,11 @@ class Model(nn.Module):
 
         Returns
         -------
-        tuple of Tensor, shape (B, N, H, m)
+        tuple of Tensor, shape (B, N, H, m), or None
+            Cosine and sine parts; None where the tokens of each loop ask with phases of their own.
         """
+        if not self.first_asks:
+            return None
         (block,) = self.blocks
         assert isinstance(block, Block) and isinstance(block.attention, OscillatorAttention)
         c, s, _ = block.attention.phases(block.norm_attention(x))

@@ -67,6 +67,8 @@ def _require_shapes(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, sink_v
         raise ValueError(f"v must have shape {(*k.shape[:-1], 'f')}, got {tuple(v.shape)}")
     if sink is not None and sink.shape != heads[-1:]:
         raise ValueError(f"sink must have shape {tuple(heads[-1:])}, got {tuple(sink.shape)}")
+    if sink_value is not None and sink is None:
+        raise ValueError("sink_value must be None without a sink, got a tensor")
     if sink_value is not None and sink_value.shape != (heads[-1], v.shape[-1]):
         raise ValueError(
             f"sink_value must have shape {(heads[-1], v.shape[-1])}, got {tuple(sink_value.shape)}"

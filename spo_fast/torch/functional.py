@@ -72,8 +72,6 @@ def causal_attention(
     """
     if key_mask is not None and key_mask.dtype != torch.bool:
         raise ValueError(f"key_mask must be bool, got {key_mask.dtype}")
-    if sink_value is not None and sink is None:
-        raise ValueError("sink_value must be None without a sink, got a tensor")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     masks: dict[str, Any] = {"scale": scale, "causal": causal, "key_mask": key_mask}
     if wants_eager(implementation):
